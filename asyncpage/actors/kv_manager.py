@@ -1,0 +1,51 @@
+"""The KV manager: owns the block tables and settles every step over memory.
+
+The scheduler sends `Reserve` and gets `Granted`; it sends `Rewind` when no step is in flight and no row exists any
+more. Everything decided here is `core/settlement.py`.
+
+INVARIANT: blank + cached + referenced blocks = all blocks, after every message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from asyncpage.actors.base import Actor
+from asyncpage.core.block_tables import BlockTables, Ledger
+from asyncpage.core.settlement import Rules, settle
+from asyncpage.errors import UnknownMessage
+from asyncpage.messages import Reserve, Rewind
+from asyncpage.pipes.mailbox import Address
+
+
+class KvManager(Actor):
+    """Keeps the tables; one `Granted` for each `Reserve`."""
+
+    name = "kv_manager"
+
+    def __init__(self, tables: BlockTables, rules: Rules, scheduler: Address) -> None:
+        self._tables = tables
+        self._rules = rules
+        self._scheduler = scheduler
+
+    def receive(self, message: object) -> None:
+        match message:
+            case Reserve():
+                self._scheduler.send(settle(self._tables, self._rules, message))
+            case Rewind():
+                self._tables.reset(forget=message.forget)
+            case _:
+                raise UnknownMessage(self, message)
+
+    def ledger(self) -> Ledger:
+        """Where every block is at this moment, counted afresh."""
+        return self._tables.ledger()
+
+    def stats(self) -> Mapping[str, float]:
+        ledger = self._tables.ledger()
+        return {
+            "blocks_total": ledger.total,
+            "blocks_blank": ledger.blank,
+            "blocks_cached": ledger.cached,
+            "blocks_referenced": ledger.referenced,
+        }

@@ -1,0 +1,269 @@
+"""The tokenizer actor: a validated prompt in, token ids and names of their blocks out.
+
+Front ends send `Tokenize` and `Cancel`; it sends `Admit` and `Cancel` to the scheduler and `Refused` to front ends.
+A prompt is worked off in slices behind the mailbox, so a long one holds up nobody.
+
+INVARIANT: each choice of a `Tokenize` gets either its `Refused` here or a place in one `Admit`; a `Cancel` never
+overtakes the `Admit` it belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+
+import numpy as np
+
+from asyncpage.actors.base import Actor, Continuation
+from asyncpage.clock import Clock
+from asyncpage.core.prefix_chain import extend_chain, root_name
+from asyncpage.errors import Failure, RequestError, UnknownMessage
+from asyncpage.messages import (
+    Admit,
+    Cancel,
+    ChatPrompt,
+    Int32,
+    Refused,
+    RequestId,
+    TextPrompt,
+    Tokenize,
+    TokenPrompt,
+    frontend_of,
+)
+from asyncpage.pipes.mailbox import Address
+from asyncpage.text.chat_template import ChatTemplate
+from asyncpage.text.control_guard import strings_in
+from asyncpage.text.tokenizer import Tokenizer
+
+SLICE_S = 0.0005  # what a step in flight can be kept waiting for
+BLOCKS_A_SLICE = 256  # to be named: about 0.4 ms
+# A prompt of more bytes than this many for each token of context is refused unread: text takes 3 to 5 bytes a token,
+# and reading it first would cost a second a megabyte.
+BYTES_A_TOKEN = 16
+SPARE_BYTES = 4096
+
+
+class TokenizerActor(Actor):
+    """Its only state are the prompts in work, which a restart fails: it can be started anew at any time.
+
+    `block_size`, `max_model_len`, `vocab_size`: the executor's. `template`: None where the model has none.
+    """
+
+    name = "tokenizer"
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None,
+        *,
+        block_size: int,
+        max_model_len: int,
+        vocab_size: int,
+        scheduler: Address,
+        frontends: Sequence[Address],
+        clock: Clock,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._template = template
+        self._block_size = block_size
+        self._max_model_len = max_model_len
+        self._vocab_size = vocab_size
+        self._most_bytes = BYTES_A_TOKEN * max_model_len + SPARE_BYTES
+        self._scheduler = scheduler
+        self._frontends = frontends
+        self._clock = clock
+        self._in_work: dict[RequestId, _Job] = {}
+        self._prompts = 0
+        self._refused = 0
+        self._tokens = 0
+
+    def receive(self, message: object) -> Continuation | None:
+        match message:
+            case Tokenize():
+                job = _Job(message, self._work(message))
+                self._in_work.update(dict.fromkeys(job.choices, job))
+                return self._go_on(job)
+            case Cancel():
+                self._cancel(message)
+            case _:
+                raise UnknownMessage(self, message)
+        return None
+
+    def fail(self, message: object, error: Exception) -> bool:
+        """A prompt that cannot be tokenised harms its own request only."""
+        if not isinstance(message, Tokenize):
+            return False
+        if isinstance(error, RequestError):
+            failure = error.failure
+        else:
+            failure = Failure(500, f"the prompt could not be tokenized: {type(error).__name__}", "internal_error")
+        self._refuse(_choices(message), failure)
+        return True
+
+    def stats(self) -> Mapping[str, float]:
+        return {
+            "prompts_in_work": len({id(job) for job in self._in_work.values()}),
+            "prompts": self._prompts,
+            "prompts_refused": self._refused,
+            "prompt_tokens": self._tokens,
+        }
+
+    def _go_on(self, job: _Job) -> Continuation | None:
+        """One slice of a prompt's work, and what is left of it."""
+        if job.is_dropped:
+            return None
+        try:
+            next(job.slices)
+        except StopIteration as end:
+            self._admit(job, end.value)
+            return None
+        return lambda: self._go_on(job)
+
+    def _admit(self, job: _Job, admit: Admit) -> None:
+        self._forget(job.choices)
+        self._prompts += 1
+        self._tokens += len(admit.tokens) // 4
+        self._scheduler.send(admit)
+        for request in sorted(job.cancelled):
+            self._scheduler.send(Cancel(request))
+
+    def _cancel(self, cancel: Cancel) -> None:
+        job = self._in_work.get(cancel.request)
+        if job is None:
+            self._scheduler.send(cancel)
+            return
+        job.cancelled.add(cancel.request)
+        if len(job.cancelled) < len(job.choices):
+            return  # the others still want the prompt; the cancel goes behind their common `Admit`
+        job.is_dropped = True
+        job.slices.close()
+        self._refuse(job.choices, Failure(499, "the client left before its prompt was read", "cancelled"))
+
+    def _refuse(self, choices: Sequence[RequestId], failure: Failure) -> None:
+        self._forget(choices)
+        self._refused += 1
+        for request in choices:
+            self._frontends[frontend_of(request)].send(Refused(request, failure))
+
+    def _forget(self, choices: Sequence[RequestId]) -> None:
+        for request in choices:
+            self._in_work.pop(request, None)
+
+    def _work(self, message: Tokenize) -> Generator[None, None, Admit]:
+        """Everything between a prompt and its `Admit`, yielding between slices."""
+        options, sampling = message.options, message.sampling
+        ids = yield from self._ids(message)
+        keep = options.truncate_prompt_tokens
+        if keep is not None:
+            if keep < 1:
+                raise RequestError(
+                    f"truncate_prompt_tokens must be at least 1, got {keep}", param="truncate_prompt_tokens"
+                )
+            ids = ids[-keep:]
+        self._check_length(message, len(ids))
+        tokens = ids.tobytes()
+        names: list[bytes] = []
+        if options.use_cache:
+            parent = root_name(self._block_size, salt=options.cache_salt, adapter=options.adapter)
+            width = 4 * self._block_size * BLOCKS_A_SLICE
+            for start in range(0, len(tokens), width):
+                if start:
+                    yield
+                    parent = names[-1]
+                names += extend_chain(parent, tokens[start : start + width], self._block_size)
+        bad_word_ids = yield from self._bad_word_ids(message)
+        return Admit(message.request, tokens, tuple(names), sampling, options, bad_word_ids)
+
+    def _ids(self, message: Tokenize) -> Generator[None, None, Int32]:
+        """The prompt's ids, int32 little-endian."""
+        match message.prompt:
+            case TokenPrompt(tokens):
+                ids = np.frombuffer(tokens, dtype="<i4")
+                self._check_range(ids)
+                return ids
+            case TextPrompt(text):
+                self._check_size(text, "prompt")
+                found = yield from self._tokenizer.encode_slices(text, slice_s=SLICE_S, now=self._clock.now)
+            case ChatPrompt() as chat:
+                if self._template is None:
+                    raise RequestError("this model has no chat template; send the prompt as text", param="messages")
+                strings, _ = strings_in((chat.messages, chat.tools))
+                self._check_size("".join(strings), "messages")
+                rendered = yield from self._template.render_slices(
+                    chat, wall_s=self._clock.wall(), slice_s=SLICE_S, now=self._clock.now
+                )
+                self._check_size(rendered.text, "messages")
+                # What a model wants around a text, its template has written already.
+                found = yield from self._tokenizer.encode_slices(
+                    rendered.text,
+                    add_special=False,
+                    guard=rendered.guard,
+                    slice_s=SLICE_S,
+                    now=self._clock.now,
+                )
+        return np.array(found, dtype="<i4")
+
+    def _bad_word_ids(self, message: Tokenize) -> Generator[None, None, tuple[tuple[int, ...], ...]]:
+        """Each bad word as a model writes it, at the beginning of a text and behind a space."""
+        found: dict[tuple[int, ...], None] = {}
+        for word in message.sampling.bad_words:
+            bare = word.lstrip(" ")
+            for text in (bare, " " + bare) if bare else (word,):
+                ids = yield from self._tokenizer.encode_slices(
+                    text, add_special=False, slice_s=SLICE_S, now=self._clock.now
+                )
+                if not ids:
+                    raise RequestError(f"bad_words: {word!r} has no tokens in this model", param="bad_words")
+                found[tuple(ids)] = None
+        return tuple(found)
+
+    def _check_size(self, text: str, param: str) -> None:
+        # Characters first: a text that is too long is not copied to be counted.
+        size = len(text)
+        if size <= self._most_bytes:
+            size = len(text.encode("utf-8", "surrogatepass"))
+        if size > self._most_bytes:
+            raise RequestError(
+                f"the prompt has {size} bytes or more; for this model's context of {self._max_model_len} tokens it may "
+                f"have {self._most_bytes}",
+                code="context_length_exceeded",
+                param=param,
+            )
+
+    def _check_range(self, ids: Int32) -> None:
+        wrong = np.flatnonzero((ids < 0) | (ids >= self._vocab_size))
+        if len(wrong):
+            at = int(wrong[0])
+            raise RequestError(
+                f"prompt: token id {int(ids[at])} at index {at} is outside the vocabulary of {self._vocab_size}",
+                param="prompt",
+            )
+
+    def _check_length(self, message: Tokenize, length: int) -> None:
+        param = "messages" if isinstance(message.prompt, ChatPrompt) else "prompt"
+        if not length:
+            raise RequestError("the prompt is empty; send at least one token", param=param)
+        wants_none = message.sampling.max_tokens == 0
+        if length > self._max_model_len or (length == self._max_model_len and not wants_none):
+            room = "for it" if length > self._max_model_len else "for an answer"
+            raise RequestError(
+                f"the prompt has {length} tokens and the context is {self._max_model_len}: no room {room}; "
+                "shorten the prompt, or set truncate_prompt_tokens",
+                code="context_length_exceeded",
+                param=param,
+            )
+
+
+class _Job:
+    """A prompt in work: its choices, those that were cancelled meanwhile, and the work that is left."""
+
+    __slots__ = ("cancelled", "choices", "is_dropped", "slices")
+
+    def __init__(self, message: Tokenize, slices: Generator[None, None, Admit]) -> None:
+        self.choices = _choices(message)
+        self.cancelled: set[RequestId] = set()
+        self.is_dropped = False
+        self.slices = slices
+
+
+def _choices(message: Tokenize) -> tuple[RequestId, ...]:
+    return tuple(RequestId(message.request + choice) for choice in range(message.sampling.n))

@@ -1,0 +1,157 @@
+"""`asyncpage doctor`: what this machine offers and lacks, each lack with what to type.
+
+Looks and reports; changes nothing. Exits with 1 when serving the demo model would fail.
+
+INVARIANT: a check that fails is a line of the report, never the end of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from typing import Literal
+
+import asyncpage
+from asyncpage.cli.command import Command, Environment
+from asyncpage.errors import AsyncpageError
+
+_EXAMPLES = """\
+examples:
+  asyncpage doctor
+  asyncpage doctor --json      for bug reports
+"""
+
+# torch is asked in a process of its own: loading it takes seconds, may crash, and belongs to the executor's side.
+_TORCH_PROBE = """
+import json, torch
+print(json.dumps({"version": torch.__version__, "threads": torch.get_num_threads(), "cuda": torch.cuda.is_available()}))
+"""
+_TORCH_LIMIT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report. `hint` says what to type, "" when there is nothing to mend."""
+
+    name: str
+    state: Literal["ok", "warning", "missing"]
+    found: str
+    hint: str = ""
+
+
+def _declare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="the findings as one JSON list")
+
+
+def _run(arguments: argparse.Namespace, environment: Environment) -> int:
+    findings = list(_examine())
+    if arguments.json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        print(f"asyncpage {asyncpage.__version__}")
+        for finding in findings:
+            print(f"  {finding.name:<18} {finding.state:<8} {finding.found}")
+            if finding.hint:
+                print(f"  {'':<18} {'':<8} -> {finding.hint}")
+    return 1 if any(finding.state == "missing" for finding in findings) else 0
+
+
+def _examine() -> Iterator[Finding]:
+    yield Finding("python", "ok", f"{platform.python_version()} on {platform.platform()}")
+    yield from _packages()
+    torch = _torch()
+    yield torch
+    yield from _machine()
+    yield from _models()
+    if torch.state == "ok":  # backends load it into this process, which only now is known to go well
+        yield from _backends()
+
+
+def _packages() -> Iterator[Finding]:
+    for requirement in requires("asyncpage") or ():
+        if "extra ==" in requirement:
+            continue
+        name = re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
+        try:
+            yield Finding(name, "ok", version(name))
+        except PackageNotFoundError:
+            if name == "uvloop":
+                yield Finding(name, "warning", "not installed: asyncio's own loop is used", "pip install uvloop")
+            else:
+                yield Finding(name, "missing", "not installed", "pip install asyncpage")
+
+
+def _torch() -> Finding:
+    try:
+        version("torch")
+    except PackageNotFoundError:
+        return Finding("torch", "missing", "not installed", "pip install 'asyncpage[torch]'")
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-c", _TORCH_PROBE], capture_output=True, text=True, timeout=_TORCH_LIMIT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Finding(
+            "torch", "missing", f"did not load within {_TORCH_LIMIT_S:g} s", "pip install --force-reinstall torch"
+        )
+    if asked.returncode != 0:
+        last = (asked.stderr.strip().splitlines() or ["it ended without a word"])[-1]
+        return Finding("torch", "missing", f"does not load: {last}", "pip install --force-reinstall torch")
+    answer = json.loads(asked.stdout)
+    device = "an accelerator" if answer["cuda"] else "no accelerator"
+    return Finding("torch", "ok", f"{answer['version']}, {device}, {answer['threads']} threads of its own choice")
+
+
+def _machine() -> Iterator[Finding]:
+    from asyncpage.machine import read_cores, read_memory
+
+    cores = read_cores()
+    yield Finding("cores", "ok", f"{cores:g} of {os.cpu_count()} may be used")
+    memory = read_memory()
+    limit = f", limited to {_gib(memory.limit)} by the control group" if memory.limit else ""
+    yield Finding("memory", "ok", f"{_gib(memory.available)} available of {_gib(memory.total)}{limit}")
+    wake = "eventfd" if hasattr(os, "eventfd") else "socket pairs"
+    death = "pidfd" if hasattr(os, "pidfd_open") else "none"
+    state: Literal["ok", "warning"] = "ok" if sys.platform == "linux" else "warning"
+    yield Finding(
+        "kernel", state, f"wake-up by {wake}, process sentinel {death}", "" if state == "ok" else "use Linux or WSL"
+    )
+
+
+def _models() -> Iterator[Finding]:
+    from asyncpage.store import cache_dir, resolve_model
+
+    yield Finding("cache folder", "ok", str(cache_dir()))
+    try:
+        path = resolve_model("demo")
+        yield Finding("demo model", "ok", f"{path} ({path.stat().st_size / 1e6:.0f} MB)")
+    except AsyncpageError as error:
+        yield Finding("demo model", "missing", str(error).splitlines()[0], "asyncpage fetch demo")
+
+
+def _backends() -> Iterator[Finding]:
+    from asyncpage.backends.device import device_named
+    from asyncpage.backends.registry import explain
+    from asyncpage.cli.backends import demo_spec
+
+    for verdict in explain(demo_spec(), device_named("cpu")):
+        state: Literal["ok", "warning"] = "warning" if verdict.reasons else "ok"
+        found = "; ".join(verdict.reasons) or ("chosen on this CPU" if verdict.is_chosen else "would do")
+        yield Finding(
+            f"backend {verdict.name}", state, found, "asyncpage backends --explain" if verdict.reasons else ""
+        )
+
+
+def _gib(count: int) -> str:
+    return f"{count / 1024**3:.1f} GiB"
+
+
+COMMAND = Command("doctor", "[--json]", "report what this machine offers and lacks", _EXAMPLES, _declare, _run)

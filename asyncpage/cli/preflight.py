@@ -1,0 +1,119 @@
+"""What can be known to fail before any weight is loaded: each check is one line to read and says what to type.
+
+`serve`, `generate` and `chat` run these before they start an engine.
+
+INVARIANT: nothing here loads torch or a tensor; a check that cannot tell lets the start go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+from importlib.util import find_spec
+from math import prod
+from pathlib import Path
+
+from asyncpage.config import EngineConfig, ServerConfig
+from asyncpage.errors import UsageError
+from asyncpage.formats.gguf import GGUFFile
+from asyncpage.formats.safetensors_folder import SafetensorsFolder
+from asyncpage.machine import Memory, read_memory
+from asyncpage.store import resolve_model
+
+# The interpreter, torch itself and one step's activations, beside weights and KV cache.
+_RUNTIME_BYTES = 400 * 1024**2
+
+_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def check_engine(config: EngineConfig, *, is_torch_here: bool | None = None, memory: Memory | None = None) -> Path:
+    """Refuse an engine that cannot start here; returns the model's path.
+
+    `is_torch_here` and `memory` are looked up when None. Errors: `UsageError`.
+    """
+    if is_torch_here is None:
+        is_torch_here = find_spec("torch") is not None
+    if not is_torch_here:
+        raise UsageError("torch is not installed, and running a model needs it; type: pip install 'asyncpage[torch]'")
+    path = resolve_model(config.model)
+    if config.chat_template is not None and not Path(config.chat_template).is_file():
+        raise UsageError(f"--chat-template {config.chat_template} is not a file; give the path of a Jinja template")
+    _check_memory(config, path, read_memory() if memory is None else memory)
+    return path
+
+
+def check_address(config: ServerConfig) -> None:
+    """Refuse a port or socket path that cannot be listened on, by listening on it for a moment.
+
+    Errors: `UsageError`.
+    """
+    if config.uds is not None:
+        _check_socket_path(Path(config.uds))
+        return
+    try:
+        found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror as error:
+        raise UsageError(f"--host {config.host} is not an address of this machine: {error.strerror}") from None
+    for family, kind, protocol, _, address in found:
+        with socket.socket(family, kind, protocol) as probe:
+            # As the server does: a port whose last connections still linger can be used again at once.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(address)
+            except OSError as error:
+                raise _unusable(config, error) from None
+
+
+def _check_memory(config: EngineConfig, path: Path, memory: Memory) -> None:
+    """Weights are held as `dtype`, whatever the file holds, so each of its bits may become several bytes."""
+    if config.device == "cuda":
+        return
+    item_bytes = _ITEM_BYTES.get(config.dtype, 4)
+    weights = _parameters(path) * item_bytes
+    needed = weights + (config.kv_cache_bytes or 0) + _RUNTIME_BYTES
+    if memory.available and needed > memory.available:
+        raise UsageError(
+            f"too little memory: {config.model} needs about {_gib(needed)} ({_gib(weights)} of weights"
+            f"{f', {_gib(config.kv_cache_bytes)} of KV cache' if config.kv_cache_bytes else ''}), "
+            f"{_gib(memory.available)} are available{' in this control group' if memory.limit else ''}; "
+            "free some, lower --kv-cache-bytes, try --dtype bfloat16, or serve a smaller model"
+        )
+
+
+def _parameters(path: Path) -> int:
+    """Weights in the model: from the container's header, so a malformed file is told here already."""
+    if path.suffix == ".safetensors":
+        return 0  # without its config.json no model; the loader refuses it with that reason
+    container = SafetensorsFolder(path) if path.is_dir() else GGUFFile(path)
+    count = sum(prod(info.shape) for info in container.tensors.values())
+    container.close()
+    return count
+
+
+def _check_socket_path(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise UsageError(f"--uds {path}: the folder {path.parent} does not exist; make it first")
+    if not os.access(path.parent, os.W_OK):
+        raise UsageError(f"--uds {path}: the folder {path.parent} may not be written; choose another")
+    if not path.exists():
+        return
+    if not path.is_socket():
+        raise UsageError(f"--uds {path} exists and is not a socket; choose another path")
+    with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(ConnectionRefusedError):
+        probe.connect(str(path))
+        raise UsageError(f"--uds {path}: another server listens there; stop it or choose another path")
+
+
+def _unusable(config: ServerConfig, error: OSError) -> UsageError:
+    where = f"port {config.port} of {config.host}"
+    if error.errno == errno.EADDRINUSE:
+        return UsageError(f"{where} is busy; stop what listens there, or type --port {config.port % 65535 + 1}")
+    if error.errno == errno.EACCES:
+        return UsageError(f"{where} may not be used by this user; type a --port above 1023")
+    return UsageError(f"{where} cannot be listened on ({error.strerror}); type --host 127.0.0.1")
+
+
+def _gib(count: int) -> str:
+    return f"{count / 1024**3:.1f} GiB"

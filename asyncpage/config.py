@@ -1,0 +1,150 @@
+"""Every setting, one frozen dataclass a room, parsed once and passed by value.
+
+A field's metadata holds its help text (who would turn it) and what its command-line flag needs to know; the
+command line, the environment (`ASYNCPAGE_*`) and the TOML file are all read from these declarations.
+Nothing else reads the environment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from asyncpage.errors import UsageError
+
+
+def setting(default: Any, help: str, *, choices: tuple[str, ...] = (), unit: str = "") -> Any:
+    """A dataclass field with what its flag needs: help, allowed words, unit of the value."""
+    return field(default=default, metadata={"help": help, "choices": choices, "unit": unit})
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What the engine runs and how; the effective values are fixed by the executor's handshake."""
+
+    model: str = setting("demo", "a GGUF file, a folder with config.json and safetensors, or 'demo'")
+    served_model_name: tuple[str, ...] = setting((), "names the API answers to; the first is shown (default: MODEL)")
+    dtype: str = setting(
+        "auto",
+        "type of weights and activations; auto is float32 on a CPU",
+        choices=("auto", "float32", "bfloat16", "float16"),
+    )
+    kv_cache_dtype: str = setting(
+        "auto", "type of the KV cache; auto follows dtype", choices=("auto", "float32", "bfloat16", "float16")
+    )
+    device: str = setting("auto", "where the model runs", choices=("auto", "cpu", "cuda"))
+    max_model_len: int | None = setting(None, "longest prompt plus answer; default: the model's", unit="tokens")
+    max_num_seqs: int = setting(128, "requests that run at once", unit="requests")
+    max_num_batched_tokens: int = setting(
+        512, "tokens a step may compute; lower it for smoother streams beside long prompts", unit="tokens"
+    )
+    block_size: int = setting(16, "tokens in a KV block", unit="tokens")
+    kv_cache_bytes: int | None = setting(
+        None, "memory for the KV cache; default: a share of what is free", unit="bytes"
+    )
+    num_kv_blocks: int | None = setting(None, "blocks in the KV pool, instead of --kv-cache-bytes", unit="blocks")
+    enable_prefix_caching: bool = setting(True, "reuse the KV of prompts with a common beginning")
+    enable_chunked_prefill: bool = setting(True, "let long prompts share steps with running requests")
+    long_prefill_token_threshold: int = setting(
+        0, "most tokens one prompt may take of a step, 0 for no limit", unit="tokens"
+    )
+    watermark: float = setting(0.01, "share of blocks kept free when admitting, against needless preemption")
+    scheduling_policy: str = setting("fcfs", "order of the waiting queue", choices=("fcfs", "priority"))
+    pipeline_depth: int | None = setting(
+        None, "steps in flight: 2 where the device has its own clock, 1 on a CPU (the default there)"
+    )
+    max_queue: int = setting(1024, "requests that may wait before new ones are refused with 429", unit="requests")
+    attention_backend: str = setting("auto", "an attention backend by name; see 'asyncpage backends --explain'")
+    cpu_threads: int | None = setting(None, "threads of the executor; default: the cores of this cgroup")
+    seed: int | None = setting(None, "seed of what requests do not seed themselves; default: drawn at start")
+    generation_config: str = setting(
+        "auto",
+        "'auto' takes the model's generation_config.json as defaults, 'none' ignores it",
+        choices=("auto", "none"),
+    )
+    chat_template: str | None = setting(None, "a Jinja file to use instead of the model's chat template")
+    placement: str = setting(
+        "process",
+        "where the executor runs: its own process, or a thread of this one",
+        choices=("process", "inproc"),
+    )
+    load_timeout_s: float = setting(300.0, "how long an executor may take to load", unit="seconds")
+    step_timeout_s: float = setting(
+        120.0, "how long one step may take before its executor counts as hung", unit="seconds"
+    )
+    max_restarts: int = setting(5, "executor losses in a row, without a finished step between, before giving up")
+
+    def check(self) -> None:
+        """Refuse settings that cannot work together, before anything is loaded.
+
+        Errors: `UsageError` naming the flag to change.
+        """
+        for name in ("max_num_seqs", "max_num_batched_tokens", "max_queue", "block_size"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
+        for name in ("max_model_len", "kv_cache_bytes", "num_kv_blocks", "cpu_threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+        if self.pipeline_depth not in (None, 1, 2):
+            raise UsageError(f"--pipeline-depth must be 1 or 2, got {self.pipeline_depth}")
+        if not 0 <= self.watermark < 1:
+            raise UsageError(f"--watermark must be at least 0 and below 1, got {self.watermark}")
+        if self.long_prefill_token_threshold < 0:
+            raise UsageError("--long-prefill-token-threshold must be 0 (no limit) or more")
+        if self.max_restarts < 0:
+            raise UsageError("--max-restarts must be 0 or more")
+        for name in ("load_timeout_s", "step_timeout_s"):
+            if getattr(self, name) <= 0:
+                raise UsageError(f"--{name.replace('_', '-')} must be greater than 0")
+        if self.kv_cache_bytes is not None and self.num_kv_blocks is not None:
+            raise UsageError("give --kv-cache-bytes or --num-kv-blocks, not both")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise UsageError(
+                f"--max-num-batched-tokens ({self.max_num_batched_tokens}) must be at least --max-num-seqs "
+                f"({self.max_num_seqs}), so that every running request can advance in a step"
+            )
+        for item in type(self).__dataclass_fields__.values():
+            choices = item.metadata.get("choices", ())
+            if choices and getattr(self, item.name) not in choices:
+                flag = f"--{item.name.replace('_', '-')}"
+                raise UsageError(f"{flag} must be one of {', '.join(choices)}; got {getattr(self, item.name)!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """How the HTTP server listens and what it lets in."""
+
+    host: str = setting("127.0.0.1", "address to listen on; loopback unless you open it")
+    port: int = setting(8000, "TCP port")
+    uds: str | None = setting(None, "a Unix socket path, instead of host and port")
+    api_key: tuple[str, ...] = setting((), "keys that open the API; repeat for several")
+    allowed_hosts: tuple[str, ...] = setting((), "Host headers to accept beside the listening address and localhost")
+    allowed_origins: tuple[str, ...] = setting((), "web origins that may call the API (CORS); none by default")
+    max_body_bytes: int = setting(32 * 1024 * 1024, "largest request body", unit="bytes")
+    max_prompts: int = setting(256, "most prompts times choices in one request", unit="choices")
+    max_buffered_bytes: int = setting(
+        192 * 1024, "unsent bytes one stream may pile up before a client that does not read is cut", unit="bytes"
+    )
+    request_timeout_s: float | None = setting(None, "deadline of a request that sets none", unit="seconds")
+    keep_alive_s: float = setting(15.0, "silence after which a stream gets a comment line", unit="seconds")
+    drain_timeout_s: float = setting(30.0, "how long SIGTERM waits for running requests", unit="seconds")
+    log_level: str = setting("info", "least severe log line shown", choices=("debug", "info", "warning", "error"))
+    log_format: str = setting("console", "log lines for people or machines", choices=("console", "json"))
+    log_requests: bool = setting(True, "one log line for every finished request")
+
+    def check(self) -> None:
+        """Errors: `UsageError` naming the flag to change."""
+        if not 0 <= self.port <= 65535:
+            raise UsageError(f"--port must be between 0 and 65535, got {self.port}")
+        for name in ("max_body_bytes", "max_prompts", "max_buffered_bytes"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
+        for name in ("keep_alive_s", "request_timeout_s"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise UsageError(f"--{name.replace('_', '-')} must be greater than 0")
+        if self.drain_timeout_s < 0:
+            raise UsageError("--drain-timeout-s must be 0 or more")
+        if any(not key for key in self.api_key):
+            raise UsageError("--api-key must not be empty")

@@ -1,0 +1,108 @@
+"""Every accepted request and where it stands: held behind a sibling, waiting in policy order, or running in a row.
+
+The scheduler owns one and asks it who may be offered a place; it moves requests, it never ends them by itself.
+
+INVARIANT: a request of the roster is in exactly one of the three places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Items
+from dataclasses import replace
+
+from asyncpage.core.policy import Policy, WaitingQueue
+from asyncpage.core.quarantine import Quarantine
+from asyncpage.core.running import Running
+from asyncpage.core.sequence import Sequence
+from asyncpage.messages import Admission, Candidate, RequestId
+
+
+class Roster:
+    """Requests by id, the waiting queue, the running rows and the quarantine over them."""
+
+    def __init__(self, *, rows: int, block_size: int, policy: Policy) -> None:
+        self.running = Running(rows=rows, block_size=block_size, policy=policy)
+        self.quarantine = Quarantine()
+        self._rows = rows
+        self._block_size = block_size
+        self._waiting = WaitingQueue(policy)
+        self._sequences: dict[RequestId, Sequence] = {}
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(list(self._sequences.values()))
+
+    @property
+    def waiting(self) -> int:
+        """Requests that have no row, those held behind a sibling included."""
+        return len(self._sequences) - len(self.running)
+
+    def find(self, request: RequestId) -> Sequence | None:
+        """The living request of this id."""
+        return self._sequences.get(request)
+
+    def add(self, made: Items[Sequence]) -> None:
+        """A prompt's choices are accepted: the first waits, the others are held until its prompt is computed."""
+        for sequence in made:
+            self._sequences[sequence.request] = sequence
+        self._waiting.put(made[0])
+        if made[0].wants_prompt_logprobs:  # each choice reports its prompt's logprobs, so each computes it
+            self.let_children_wait(made[0])
+
+    def remove(self, sequence: Sequence) -> int | None:
+        """The request is over. Returns the row it leaves empty, if it had one."""
+        del self._sequences[sequence.request]
+        row = None
+        if sequence.row >= 0:
+            row = self.running.close(sequence)
+        elif not self._waiting.remove(sequence) and sequence.leader is not None:
+            sequence.leader.children = [child for child in sequence.leader.children if child is not sequence]
+        self.let_children_wait(sequence)
+        self.quarantine.ended(sequence.request)
+        return row
+
+    def let_children_wait(self, leader: Sequence) -> None:
+        """The leader's prompt is computed, or will not be soon: its siblings need not wait for it any longer."""
+        for child in leader.children:
+            self._waiting.put(child)
+        leader.children = []
+
+    def open(self, admission: Admission) -> Sequence:
+        """A waiting request moves into the row it was given."""
+        sequence = self._sequences[admission.request]
+        self._waiting.remove(sequence)
+        self.running.open(sequence, admission)
+        return sequence
+
+    def send_back(self, sequence: Sequence) -> int:
+        """A running request waits again, with every token it has got. Returns the row it leaves empty."""
+        row = self.running.close(sequence)
+        sequence.candidate = None
+        sequence.extend_names(self._block_size)
+        self._waiting.put(sequence)
+        self.let_children_wait(sequence)
+        return row
+
+    def candidates(self, budget_tokens: int) -> tuple[Candidate, ...]:
+        """Waiting requests in policy order, as many as there are free rows and as could share the budget."""
+        most = min(self._rows - len(self.running), budget_tokens)
+        allowed = self.quarantine.allowed
+        chosen: list[Candidate] = []
+        for sequence in self._waiting:
+            if len(chosen) >= most:
+                break
+            if allowed is None or sequence.request in allowed:
+                chosen.append(self._with_fork(sequence))
+        return tuple(chosen)
+
+    def _with_fork(self, sequence: Sequence) -> Candidate:
+        """A choice that has not run yet shares its sibling's blocks once that one has computed the prompt."""
+        candidate, leader = sequence.as_candidate(), sequence.leader
+        if leader is None or leader.row < 0 or sequence.has_started or sequence.wants_prompt_logprobs:
+            return candidate
+        if self.running.computed[leader.row] < sequence.prompt_tokens - 1 or sequence.prompt_tokens < 2:
+            return candidate
+        return replace(candidate, fork_row=leader.row)

@@ -1,0 +1,317 @@
+"""The engine in this process: starts the executor, builds the house, and gives out its in-process API.
+
+The server and the command line use `submit` with a sink; Python programs use `async for` over `generate` or `chat`.
+Everything is called on the loop that `start` ran on.
+
+INVARIANT: whatever happens to an actor, every open request is answered before `on_death` is called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from asyncpage.actors.executor import ExecutorActor
+from asyncpage.actors.frontend import Sink
+from asyncpage.actors.supervisor import Supervisor
+from asyncpage.clock import Clock, SystemClock
+from asyncpage.config import EngineConfig
+from asyncpage.core.sampling import SamplingParams
+from asyncpage.errors import ActorDied, Failure, RequestError, request_error
+from asyncpage.house import House, Text, build, executor_settings, mailboxes
+from asyncpage.logs import configure_logs_unless_set
+from asyncpage.messages import (
+    ChatPrompt,
+    Drain,
+    Finish,
+    Handshake,
+    Load,
+    Prompt,
+    RequestId,
+    RequestOptions,
+    TextPrompt,
+    TokenLogprob,
+    TokenPrompt,
+)
+from asyncpage.outputs import Part
+from asyncpage.pipes.launcher import Launcher, ProcessLauncher, ThreadLauncher
+from asyncpage.pipes.mailbox import Mailbox
+from asyncpage.store import resolve_model
+from asyncpage.text.chat_template import load_chat_template
+from asyncpage.text.generation import generation_defaults
+from asyncpage.text.tokenizer import load_tokenizer
+
+State = Literal["ready", "restarting", "draining", "dead"]
+PromptLike = str | Sequence[int] | Prompt
+
+
+class AsyncEngine:
+    """A running engine. Made by `start`, ended by `stop`."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        handshake: Handshake,
+        house: House,
+        executor: ExecutorActor,
+        boxes: Mapping[str, Mailbox],
+        clock: Clock,
+        defaults: Mapping[str, Any],
+        has_chat_template: bool,
+    ) -> None:
+        """`start` calls this when everything is built; from here on every actor runs."""
+        self.config = config
+        self.handshake = handshake
+        self.model_names = config.served_model_name or (_model_name(config.model),)
+        self.vocab_size = handshake.vocab_size
+        self.max_model_len = house.max_model_len
+        self.has_chat_template = has_chat_template
+        self.sampling_defaults = defaults
+        self.on_death: Callable[[str], None] = lambda reason: None
+        self.house = house
+        self.executor = executor
+        self._frontend = house.frontend
+        self._clock = clock
+        self._is_draining = False
+        self._death: str | None = None
+        self._scheduler = boxes["scheduler"]
+        self._supervisor = Supervisor(clock, self._died)
+        frontends = [boxes["frontend"]]
+        for actor in (executor, house.kv_manager, house.scheduler, house.detokenizer, house.frontend):
+            self._supervisor.add(actor, boxes[actor.name], frontends)
+        self._supervisor.add(house.new_tokenizer(), boxes["tokenizer"], frontends, factory=house.new_tokenizer)
+        self._running = asyncio.ensure_future(self._supervisor.run())
+
+    @classmethod
+    async def start(
+        cls,
+        config: EngineConfig,
+        *,
+        on_death: Callable[[str], None] | None = None,
+        clock: Clock | None = None,
+        launcher: Launcher | None = None,
+    ) -> AsyncEngine:
+        """Load the model and run every actor.
+
+        `on_death`: called with the reason when an actor dies that cannot be restarted. `launcher`: starts executors
+        in another way than `config.placement` names.
+        Errors: `UsageError`, `ModelError` or `ExecutorError`, each with one line that says what to do.
+        """
+        configure_logs_unless_set()
+        config.check()
+        clock = clock or SystemClock()
+        path = resolve_model(config.model)
+        boxes = mailboxes(config)
+        executor = ExecutorActor(
+            launcher or _launcher(config),
+            Load(executor_settings(config, str(path))),
+            boxes["scheduler"],
+            clock,
+            load_timeout_s=config.load_timeout_s,
+            step_timeout_s=config.step_timeout_s,
+            max_restarts=config.max_restarts,
+        )
+        launch = asyncio.ensure_future(executor.launch_first())
+        try:
+            text = await asyncio.to_thread(_load_text, path, config)
+            handshake = await launch
+            seed = int.from_bytes(os.urandom(7), "little") if config.seed is None else config.seed
+            house = build(config, handshake, text, clock, seed, boxes.__getitem__)
+        except BaseException:
+            launch.cancel()
+            with suppress(BaseException):
+                await launch
+            await executor.closed()
+            raise
+        defaults = generation_defaults(path) if config.generation_config == "auto" else {}
+        engine = cls(config, handshake, house, executor, boxes, clock, defaults, text.template is not None)
+        if on_death is not None:
+            engine.on_death = on_death
+        return engine
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """What `/ready` says: only `ready` takes requests without delay."""
+        if self._death is not None or self.executor.state in ("gone", "closed"):
+            return "dead"
+        if self._is_draining:
+            return "draining"
+        return "ready" if self.executor.state == "ready" else "restarting"
+
+    def submit(self, prompt: Prompt, sampling: SamplingParams, options: RequestOptions, sink: Sink) -> RequestId:
+        """Start `sampling.n` requests with consecutive ids, which answer to `sink`, and return the first.
+
+        Errors: `RequestError` when the engine takes nothing: it is dead (503) or holds too many requests (429).
+        """
+        if self._death is not None:
+            raise RequestError(f"the engine is dead: {self._death}", status=503, code="engine_dead")
+        if not self.config.enable_prefix_caching:
+            options = replace(options, use_cache=False)
+        return self._frontend.open(prompt, sampling, options, sink)
+
+    def cancel(self, request: RequestId) -> None:
+        """End a request whose client has left; unknown and ended ids are ignored."""
+        self._frontend.cancel(request)
+
+    async def generate(
+        self,
+        prompt: PromptLike,
+        sampling: SamplingParams | None = None,
+        options: RequestOptions | None = None,
+    ) -> AsyncIterator[Part]:
+        """The answer to a prompt, part by part as it comes; leaving the loop cancels the request.
+
+        `prompt`: text, token ids, or a `Prompt`. Errors: `RequestError` when it is refused or fails.
+        """
+        sampling = sampling or SamplingParams(**self.sampling_defaults)
+        sampling.check(self.vocab_size)
+        stream = _Stream(sampling.n)
+        stream.first = first = self.submit(_as_prompt(prompt), sampling, options or RequestOptions(), stream)
+        try:
+            async for part in stream.parts():
+                yield part
+        finally:
+            for choice in range(sampling.n):
+                self.cancel(RequestId(first + choice))
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        sampling: SamplingParams | None = None,
+        options: RequestOptions | None = None,
+    ) -> AsyncIterator[Part]:
+        """The answer to a conversation of mappings with `role` and `content`, as `generate` gives it."""
+        return self.generate(ChatPrompt(tuple(messages)), sampling, options)
+
+    # --- the house ---------------------------------------------------------------------------------------------------
+
+    async def ping(self, timeout_s: float) -> Mapping[str, Mapping[str, float]]:
+        """Every actor's stats, by actor name. Errors: `TimeoutError` naming those that do not answer."""
+        return await self._frontend.ping(timeout_s)
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Take nothing new and wait for what runs; False when some of it still does at the end of the time."""
+        self._is_draining = True
+        self._scheduler.send(Drain())
+        try:
+            await asyncio.wait_for(self._frontend.wait_closed(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    async def stop(self) -> None:
+        """Fail what still runs, stop every actor and end the executor. May be called twice."""
+        self._frontend.fail_all(Failure(503, "the engine was stopped", "engine_stopped"))
+        await self._supervisor.stop()
+        with suppress(ActorDied):  # told by `on_death`
+            await self._running
+        self._death = self._death or "it was stopped"
+
+    def now(self) -> float:
+        """Seconds on the clock that deadlines are on."""
+        return self._clock.now()
+
+    def wall(self) -> float:
+        """Seconds since the epoch."""
+        return self._clock.wall()
+
+    def _died(self, name: str, error: Exception) -> None:
+        self._death = f"the {name} died: {type(error).__name__}: {error}"
+        self._frontend.fail_all(Failure(500, self._death, "engine_dead"))
+        self.on_death(self._death)
+
+
+class _Stream:
+    """A sink that an `async for` reads. What waits unread is merged, so it is bounded by the answer's length."""
+
+    def __init__(self, n: int) -> None:
+        self.first = RequestId(0)
+        self._left = n
+        self._parts: deque[Part] = deque()
+        self._failure: Failure | None = None
+        self._arrived = asyncio.Event()
+
+    async def parts(self) -> AsyncIterator[Part]:
+        while True:
+            while self._parts:
+                yield self._parts.popleft()
+            if self._failure is not None:
+                raise request_error(self._failure)
+            if not self._left:
+                return
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    def accepted(self, request: RequestId, prompt_tokens: int) -> None:
+        """Its parts will come."""
+
+    def refused(self, request: RequestId, failure: Failure) -> None:
+        self._failure = failure
+        self._arrived.set()
+
+    def text(
+        self, request: RequestId, text: str, token_ids: Sequence[int], logprobs: tuple[TokenLogprob, ...] | None
+    ) -> None:
+        self._put(Part(request - self.first, text, tuple(token_ids), logprobs or ()))
+
+    def prompt_logprobs(self, request: RequestId, entries: tuple[TokenLogprob, ...]) -> None:
+        self._put(Part(request - self.first, "", (), prompt_logprobs=entries))
+
+    def finished(self, finish: Finish) -> None:
+        self._left -= 1
+        if finish.failure is not None:
+            self._failure = finish.failure
+            self._arrived.set()
+        else:
+            self._put(Part(finish.request - self.first, "", (), finish=finish))
+
+    def _put(self, part: Part) -> None:
+        last = self._parts[-1] if self._parts else None
+        if last is not None and last.index == part.index and last.finish is None:
+            self._parts[-1] = Part(
+                part.index,
+                last.text + part.text,
+                last.token_ids + part.token_ids,
+                last.logprobs + part.logprobs,
+                last.prompt_logprobs + part.prompt_logprobs,
+                part.finish,
+            )
+        else:
+            self._parts.append(part)
+        self._arrived.set()
+
+
+def _as_prompt(prompt: PromptLike) -> Prompt:
+    match prompt:
+        case str():
+            return TextPrompt(prompt)
+        case TextPrompt() | TokenPrompt() | ChatPrompt():
+            return prompt
+        case _:
+            return TokenPrompt(b"".join(int(token).to_bytes(4, "little", signed=True) for token in prompt))
+
+
+def _load_text(path: Path, config: EngineConfig) -> Text:
+    tokenizer = load_tokenizer(path)
+    return Text(tokenizer, load_chat_template(path, config.chat_template))
+
+
+def _launcher(config: EngineConfig) -> Launcher:
+    if config.placement == "process":
+        return ProcessLauncher()
+    from asyncpage.executor.process import serve
+    from asyncpage.executor.runner import load_runner
+
+    return ThreadLauncher(lambda link: serve(link, load_runner))
+
+
+def _model_name(model: str) -> str:
+    return Path(model).name.removesuffix(".gguf") or model

@@ -1,0 +1,187 @@
+"""The persistent batch: what every row knows, how far it is computed and which blocks it holds, in columns.
+
+The runner owns one. A request is sent whole once; after that a step brings only differences, and the tokens that the
+rows gain are appended here.
+
+INVARIANT: a step that does not fit these columns (an unknown row, more tokens than known, a block outside the pool)
+raises before anything is computed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asyncpage.errors import ProtocolError
+from asyncpage.messages import Int32, NewRow, Step
+
+_MOST_ROWS = 65_536  # a row number beyond this is not one of ours; memory follows the greatest row
+
+
+@dataclass(frozen=True, slots=True)
+class BatchShape:
+    """The limits that rows and steps keep to: the pool's blocks (with block 0), a step's rows and tokens."""
+
+    groups: int
+    block_size: int
+    blocks: int
+    max_model_len: int
+    max_rows: int
+    max_tokens: int
+
+
+class PersistentBatch:
+    """Columns over rows; a row number is an index into all of them.
+
+    `tokens` [rows, max_model_len + 1]; `known`, `computed`, `prompts` (prompt tokens) [rows]; `tables`
+    [groups, rows, blocks a row]; `lives` and `is_out` (has failed alone, waits to be removed) [rows].
+    """
+
+    def __init__(self, shape: BatchShape) -> None:
+        self.shape = shape
+        self.clear()
+
+    def clear(self) -> None:
+        """Start with no rows."""
+        shape = self.shape
+        rows = shape.max_rows
+        # Zeroed pages cost nothing until a row is written, so every row is given its greatest width.
+        self.tokens: Int32 = np.zeros((rows, shape.max_model_len + 1), dtype=np.int32)
+        self.tables: Int32 = np.zeros((shape.groups, rows, -(-shape.max_model_len // shape.block_size)), dtype=np.int32)
+        self.known: Int32 = np.zeros(rows, dtype=np.int32)
+        self.computed: Int32 = np.zeros(rows, dtype=np.int32)
+        self.prompts: Int32 = np.zeros(rows, dtype=np.int32)
+        self.lives: NDArray[np.bool_] = np.zeros(rows, dtype=np.bool_)
+        self.is_out: NDArray[np.bool_] = np.zeros(rows, dtype=np.bool_)
+        self._seen: Int32 = np.zeros(rows, dtype=np.int32)
+
+    def known_of(self, row: int) -> Int32:
+        """Everything the row knows, a view."""
+        return self.tokens[row, : self.known[row]]
+
+    def remove(self, rows: Int32) -> None:
+        """These rows are free. Errors: `ProtocolError` when one of them was."""
+        if len(rows):
+            self._check_living(rows, "removes")
+            self.lives[rows] = False
+            self.is_out[rows] = False
+
+    def add(self, new: NewRow) -> Int32:
+        """A request moves in; returns its tokens. Errors: `ProtocolError` when the row or its columns do not fit."""
+        row, shape = new.row, self.shape
+        if not 0 <= row < _MOST_ROWS:
+            raise ProtocolError(f"a step adds row {row}; rows are numbered from 0 to {_MOST_ROWS - 1}")
+        if row >= len(self.known):
+            self._grow(row + 1)
+        if self.lives[row]:
+            raise ProtocolError(f"a step adds row {row}, which is taken; it must be removed first")
+        tokens = np.frombuffer(new.tokens, dtype="<i4")
+        if not 0 <= new.computed < len(tokens) <= shape.max_model_len or not 0 < new.prompt_tokens <= len(tokens):
+            raise ProtocolError(
+                f"a step adds row {row} with {len(tokens)} tokens ({new.prompt_tokens} of prompt, {new.computed} "
+                f"computed): at least one must be left to compute, and {shape.max_model_len} are the most"
+            )
+        if len(new.tables) != shape.groups:
+            raise ProtocolError(f"row {row} has {len(new.tables)} block tables, the model has {shape.groups} groups")
+        for group, column in enumerate(new.tables):
+            table = np.frombuffer(column, dtype="<i4")
+            if len(table) > self.tables.shape[2]:
+                raise ProtocolError(
+                    f"row {row} has a table of {len(table)} blocks, {self.tables.shape[2]} are the most"
+                )
+            self._check_blocks(table)
+            self.tables[group, row, : len(table)] = table
+            self.tables[group, row, len(table) :] = 0
+        self.tokens[row, : len(tokens)] = tokens
+        self.known[row] = len(tokens)
+        self.computed[row] = new.computed
+        self.prompts[row] = new.prompt_tokens
+        self.lives[row] = True
+        return tokens
+
+    def place_blocks(self, blocks_N4: Int32) -> None:
+        """Enter new blocks (row, group, index, block). Errors: `ProtocolError`."""
+        if not len(blocks_N4):
+            return
+        row, group, index, block = blocks_N4.T
+        self._check_living(row, "gives blocks to")
+        if _outside(group, self.shape.groups) or _outside(index, self.tables.shape[2]):
+            raise ProtocolError("a step gives a block a place outside its row's table")
+        self._check_blocks(block)
+        self.tables[group, row, index] = block
+
+    def check_copies(self, copies_C2: Int32) -> None:
+        """Errors: `ProtocolError` when a copied block is not in the pool, or two are copied into one."""
+        if len(copies_C2):
+            self._check_blocks(copies_C2)
+            if not copies_C2.all():
+                raise ProtocolError("a step copies block 0, which holds nothing")
+            if len(np.unique(copies_C2[:, 1])) < len(copies_C2):
+                raise ProtocolError("a step copies two blocks into one")
+
+    def chosen(self, step: Step) -> tuple[Int32, Int32]:
+        """Rows and counts of `step` that are to be computed: all but those that have failed alone.
+
+        Errors: `ProtocolError` when they do not fit the rows or the limits of a step.
+        """
+        rows, counts = step.rows, step.counts
+        if len(rows) != len(counts) or len(rows) > self.shape.max_rows:
+            raise ProtocolError(
+                f"a step names {len(rows)} rows and {len(counts)} counts; {self.shape.max_rows} rows are the most"
+            )
+        if not len(rows):
+            return rows, counts
+        self._check_living(rows, "computes")
+        places = np.arange(len(rows), dtype=np.int32)
+        self._seen[rows] = places
+        if not np.array_equal(self._seen[rows], places):
+            raise ProtocolError("a step names a row twice")
+        out = self.is_out[rows]
+        if out.any():
+            rows, counts = rows[~out], counts[~out]
+        if len(rows) and counts.min() < 1:
+            raise ProtocolError("a step computes no token of a row that it names")
+        if int(counts.sum()) > self.shape.max_tokens:
+            raise ProtocolError(f"a step computes {int(counts.sum())} tokens, {self.shape.max_tokens} are the most")
+        ends = self.computed[rows] + counts
+        if (ends > self.known[rows]).any() or (ends > self.shape.max_model_len).any():
+            row = int(rows[np.argmax(ends - self.known[rows])])
+            raise ProtocolError(
+                f"a step computes row {row} up to a token it does not have: {int(self.computed[row])} are computed, "
+                f"{int(self.known[row])} known, {self.shape.max_model_len} the most"
+            )
+        return rows, counts
+
+    def advance(self, rows: Int32, counts: Int32) -> None:
+        """The forward pass has succeeded: these tokens have their KV in place."""
+        self.computed[rows] += counts
+
+    def append(self, rows: Int32, tokens: Int32) -> None:
+        """Each of these rows gains a token."""
+        known = self.known[rows]
+        self.tokens[rows, known] = tokens
+        self.known[rows] = known + 1
+
+    def _check_living(self, rows: Int32, does: str) -> None:
+        if _outside(rows, len(self.lives)) or not self.lives[rows].all():
+            raise ProtocolError(f"a step {does} a row that holds no request (rows {rows.tolist()[:8]} ...)")
+
+    def _check_blocks(self, blocks: Int32) -> None:
+        if _outside(blocks, self.shape.blocks):
+            raise ProtocolError(
+                f"a step names blocks from {int(blocks.min())} to {int(blocks.max())}; the pool has {self.shape.blocks}"
+            )
+
+    def _grow(self, rows: int) -> None:
+        """Room for this many rows; the scheduler may use more numbers than run at once."""
+        more = max(rows, 2 * len(self.known)) - len(self.known)
+        self.tokens = np.pad(self.tokens, ((0, more), (0, 0)))
+        self.tables = np.pad(self.tables, ((0, 0), (0, more), (0, 0)))
+        for name in ("known", "computed", "prompts", "lives", "is_out", "_seen"):
+            setattr(self, name, np.pad(getattr(self, name), (0, more)))
+
+
+def _outside(values: Int32, end: int) -> bool:
+    return bool(len(values)) and (int(values.min()) < 0 or int(values.max()) >= end)

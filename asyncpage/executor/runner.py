@@ -1,0 +1,162 @@
+"""Loads a model and makes the runner that will execute its steps.
+
+The process's main asks once, with what `Load` says. What can be known to fail is checked before weights are read:
+settings first, then memory, then whether any attention backend will do.
+
+INVARIANT: the handshake tells what was really built; two loads with equal fingerprints compute the same thing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from asyncpage.backends.contract import ITEM_BYTES, DeviceInfo, KVLayout, Limits
+from asyncpage.backends.device import present_device
+from asyncpage.backends.registry import choose
+from asyncpage.errors import UsageError
+from asyncpage.executor import memory
+from asyncpage.executor.attention import PagedAttention, shared_layout
+from asyncpage.executor.batch import BatchShape
+from asyncpage.executor.model_runner import ModelRunner
+from asyncpage.machine import read_cores, read_memory
+from asyncpage.messages import Handshake, Load
+from asyncpage.models.model import Model
+from asyncpage.models.registry import build_model
+from asyncpage.weights.checkpoint import Checkpoint, open_checkpoint
+
+
+def load_runner(load: Load) -> ModelRunner:
+    """Open the model, build it, choose attention, size and allocate the KV pool.
+
+    Errors: `ModelError` for the files, `UsageError` for a setting or too little memory, each in one line.
+    """
+    started = time.perf_counter()
+    settings = load.settings
+    device = present_device(settings["device"])
+    if device.kind == "cpu":
+        torch.set_num_threads(settings["cpu_threads"] or max(1, int(read_cores())))
+    dtype = _dtype(settings["dtype"], device)
+    kv_dtype = dtype if settings["kv_cache_dtype"] == "auto" else settings["kv_cache_dtype"]
+    checkpoint = open_checkpoint(Path(settings["model_path"]))
+    try:
+        if device.kind == "cpu":
+            _check_memory(checkpoint.config, settings, dtype, kv_dtype)
+        model = _build(checkpoint, dtype, device)
+        fingerprint = checkpoint.fingerprint
+    finally:
+        checkpoint.close()
+    specs = model.specs(kv_dtype, settings["block_size"])
+    backend = choose(settings["attention_backend"], specs, device)
+    layout = shared_layout(backend, specs, device)
+    demand = _demand(settings, model, layout)
+    blocks = memory.pool_blocks(demand, max(0, _available(device) - memory.WORKING_BYTES))
+    limits = Limits(
+        max_seqs=demand.max_num_seqs, max_tokens=settings["max_num_batched_tokens"], max_kv=demand.max_model_len
+    )
+    attention = PagedAttention(
+        backend, specs, model.layer_groups, model.layer_slots, model.layer_params, device, limits, blocks
+    )
+    handshake = Handshake(
+        fingerprint=_identity(fingerprint, dtype, layout),
+        pid=os.getpid(),
+        rank=load.rank,
+        blocks=blocks,
+        block_size=demand.block_size,
+        groups=model.groups,
+        max_model_len=demand.max_model_len,
+        vocab_size=model.vocab_size,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        device=str(device),
+        attention_backend=backend.name,
+        load_ms=int((time.perf_counter() - started) * 1000),
+        kv_bytes=blocks * demand.block_bytes,
+    )
+    shape = BatchShape(
+        groups=len(model.groups),
+        block_size=demand.block_size,
+        blocks=blocks,
+        max_model_len=demand.max_model_len,
+        max_rows=demand.max_num_seqs,
+        max_tokens=limits.max_tokens,
+    )
+    return ModelRunner(handshake, model, attention, shape)
+
+
+def _check_memory(config: Mapping[str, Any], settings: Mapping[str, Any], dtype: str, kv_dtype: str) -> None:
+    """The first look: what the config tells of weights and KV; the pool itself is sized when the model is there."""
+    tokens = settings["max_model_len"]
+    kv_bytes = settings["kv_cache_bytes"]
+    if tokens is None:
+        tokens = int(config.get("max_position_embeddings") or 0)
+        # A scaled context may be usable in its original part only.
+        tokens = min(tokens, int((config.get("rope_scaling") or {}).get("original_max_position_embeddings", tokens)))
+    if settings["num_kv_blocks"] is not None:
+        tokens = settings["num_kv_blocks"] * settings["block_size"]
+    memory.check_model(
+        config,
+        ITEM_BYTES[dtype],
+        ITEM_BYTES[kv_dtype],
+        kv_bytes=kv_bytes,
+        tokens=tokens,
+        available=read_memory().available,
+    )
+
+
+def _build(checkpoint: Checkpoint, dtype: str, device: DeviceInfo) -> Model:
+    torch_dtype = getattr(torch, dtype)
+    return build_model(
+        checkpoint.config, lambda name: checkpoint.tensor(name, torch_dtype), torch_dtype, device.torch_device
+    )
+
+
+def _dtype(asked: str, device: DeviceInfo) -> str:
+    """`auto` is float32 on a CPU, where narrower products are slower, and bfloat16 on an accelerator."""
+    if asked != "auto":
+        return asked
+    return "float32" if device.kind == "cpu" else "bfloat16"
+
+
+def _demand(settings: Mapping[str, Any], model: Model, layout: KVLayout) -> memory.PoolDemand:
+    """What the pool must hold; without `max_model_len`, an explicit pool decides the longest request."""
+    asked = settings["max_model_len"]
+    if asked is not None and asked > model.max_model_len:
+        raise UsageError(
+            f"--max-model-len {asked} is more than the {model.max_model_len} positions of this model; "
+            "lower it or leave it out"
+        )
+    if layout.block_sizes and settings["block_size"] not in layout.block_sizes:
+        raise UsageError(
+            f"--block-size {settings['block_size']} does not fit this attention backend; "
+            f"it takes {', '.join(map(str, layout.block_sizes))}"
+        )
+    demand = memory.PoolDemand(
+        block_bytes=layout.block_bytes * (max(model.layer_slots) + 1),
+        block_size=settings["block_size"],
+        groups=len(model.groups),
+        max_model_len=asked or model.max_model_len,
+        max_num_seqs=settings["max_num_seqs"],
+        explicit_blocks=settings["num_kv_blocks"],
+        explicit_bytes=settings["kv_cache_bytes"],
+    )
+    return demand if asked is not None else demand.shortened()
+
+
+def _available(device: DeviceInfo) -> int:
+    if device.kind == "cpu":
+        return read_memory().available
+    free, _ = torch.cuda.mem_get_info(device.index)
+    return int(free)
+
+
+def _identity(weights: str, dtype: str, layout: KVLayout) -> str:
+    """One word for what a successor must share: weights, arithmetic and the KV layout."""
+    parts = (weights, dtype, layout.dtype, str(layout.shape), str(layout.stride_order))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()

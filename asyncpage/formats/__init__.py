@@ -1,0 +1,1 @@
+"""Readers of model containers: headers, metadata and memory maps, without torch."""

@@ -1,0 +1,47 @@
+"""The application: every route, who may use it without a key, and what wraps them all.
+
+`HttpServer` runs it; tests and embedders may run it themselves.
+
+INVARIANT: a route is guarded unless it was added as public here.
+"""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from asyncpage.config import ServerConfig
+from asyncpage.server.api_key import ApiKeys
+from asyncpage.server.context import CONTEXT, Context
+from asyncpage.server.engine_port import Engine
+from asyncpage.server.envelope import Gate, envelope
+from asyncpage.server.metrics import Metrics
+from asyncpage.server.model_routes import get_model, list_models
+from asyncpage.server.openai_routes import chat_completions, completions
+from asyncpage.server.pace import Pace
+from asyncpage.server.site_check import SiteCheck
+from asyncpage.server.static_page import PAGE_FILES, page_handler
+from asyncpage.server.status_routes import health, metrics, ready, version
+
+
+def create_app(engine: Engine, config: ServerConfig) -> web.Application:
+    """The whole HTTP API over one engine. The runner must have `handler_cancellation=True`.
+
+    Errors: `UsageError` for settings that cannot work.
+    """
+    config.check()
+    app = web.Application(middlewares=[envelope], client_max_size=config.max_body_bytes)
+    app[CONTEXT] = Context(engine, config, Metrics(), Pace(engine.now), started=int(engine.wall()))
+    router = app.router
+    router.add_post("/v1/chat/completions", chat_completions)
+    router.add_post("/v1/completions", completions)
+    router.add_get("/v1/models", list_models)
+    router.add_get("/v1/models/{name:.+}", get_model)
+    router.add_get("/ready", ready)
+    router.add_get("/version", version)
+    router.add_get("/metrics", metrics)
+    public = [router.add_get("/health", health)]
+    public += [router.add_get(path, page_handler(file, kind)) for path, file, kind in PAGE_FILES]
+    gate = Gate(SiteCheck(config), ApiKeys(config.api_key), frozenset(route.resource for route in public))
+    app.middlewares.append(gate.middleware())
+    app.on_response_prepare.append(gate.add_headers)
+    return app

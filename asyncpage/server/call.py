@@ -1,0 +1,47 @@
+"""One generation call, completely validated: what to run and how its answer is to look.
+
+The body readers make it; the generate route runs it. A call has `prompts` times `sampling.n` choices, and choice
+`i` of prompt `p` has index `p * n + i` in the answer.
+
+INVARIANT: nothing in a call can be refused by the server any more; only the engine may still refuse it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from asyncpage.core.sampling import SamplingParams
+from asyncpage.messages import Prompt, RequestOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What the answer shows.
+
+    `logprobs`: entries for generated tokens, with that many alternatives each (None: none). `prompt_logprobs`: the
+    same for the prompt as a list of its own. `echo`: the prompt's text stands in front of the answer's.
+    """
+
+    stream: bool = False
+    include_usage: bool = False
+    continuous_usage: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    echo: bool = False
+    return_token_ids: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """`model` is the name that the client used; `ignored` are its fields that nothing here knows."""
+
+    model: str
+    prompts: tuple[Prompt, ...]
+    sampling: SamplingParams
+    options: RequestOptions
+    output: Output
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def choices(self) -> int:
+        return len(self.prompts) * self.sampling.n

@@ -1,0 +1,215 @@
+"""The body of `POST /v1/chat/completions`: messages and fields to a validated `Call`.
+
+The chat route calls `read_chat`; what it returns goes to the generate route.
+
+INVARIANT: the messages in a call have a known role and string content, so a template sees no other shape.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from asyncpage.core.sampling import MAX_TOP_LOGPROBS
+from asyncpage.errors import RequestError
+from asyncpage.messages import ChatPrompt
+from asyncpage.server.call import Call, Output
+from asyncpage.server.call_fields import Setting, check_choices, read_model, read_options, read_sampling, read_stream
+from asyncpage.server.failure import invalid
+from asyncpage.server.fields import Fields, shown, wrong_type
+from asyncpage.server.json_body import JsonBody, check_values, parse_object
+from asyncpage.server.unsupported import refuse_unsupported, unsupported
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+MAX_NAME = 256
+
+# Template variables that belong to the server; a request may not replace them through chat_template_kwargs.
+_RESERVED = ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template")
+
+
+def read_chat(body: JsonBody, setting: Setting) -> Call:
+    """Errors: `RequestError` 400 naming the field, 404 for an unknown model."""
+    fields = Fields(body.fields)
+    model = read_model(fields, setting)
+    refuse_unsupported(fields)
+    if fields.boolean("echo"):
+        raise unsupported("echo", "echo on chat completions (/v1/completions has it)")
+    if fields.boolean("add_special_tokens"):
+        raise unsupported("add_special_tokens", "special tokens around a rendered chat template")
+    stream = read_stream(fields)
+    prompt = _read_prompt(fields, setting)
+    logprobs = _read_logprobs(fields)
+    prompt_logprobs = fields.integer("prompt_logprobs", low=0, high=MAX_TOP_LOGPROBS)
+    if prompt_logprobs is not None and stream.stream:
+        raise invalid("prompt_logprobs needs stream to be false", param="prompt_logprobs")
+    sampling = read_sampling(
+        fields, setting, max_tokens=_read_max_tokens(fields), logprobs=logprobs, prompt_logprobs=prompt_logprobs
+    )
+    check_choices(1, sampling.n, setting)
+    call = Call(
+        model=model,
+        prompts=(prompt,),
+        sampling=sampling,
+        options=read_options(fields, setting),
+        output=Output(
+            stream=stream.stream,
+            include_usage=stream.include_usage,
+            continuous_usage=stream.continuous_usage,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            return_token_ids=fields.boolean("return_token_ids") or False,
+        ),
+        ignored=tuple(fields.unread()),
+    )
+    check_values(body)
+    return call
+
+
+def _read_max_tokens(fields: Fields) -> int | None:
+    """max_completion_tokens is the newer name and wins; both are checked."""
+    older = fields.integer("max_tokens", low=1, high=2**31 - 1)
+    newer = fields.integer("max_completion_tokens", low=1, high=2**31 - 1)
+    return older if newer is None else newer
+
+
+def _read_logprobs(fields: Fields) -> int | None:
+    wanted = fields.boolean("logprobs") or False
+    top = fields.integer("top_logprobs", low=0, high=MAX_TOP_LOGPROBS)
+    if top and not wanted:
+        raise invalid("top_logprobs needs logprobs to be true", param="top_logprobs")
+    return (top or 0) if wanted else None
+
+
+def _read_prompt(fields: Fields, setting: Setting) -> ChatPrompt:
+    raw = fields.required("messages")
+    if not isinstance(raw, list):
+        raise wrong_type("messages", "a list", raw)
+    if not raw:
+        raise invalid("messages must hold at least one message", param="messages")
+    if not setting.has_chat_template:
+        raise invalid(
+            "this model has no chat template; use /v1/completions, or serve it with --chat-template",
+            param="messages",
+            code="no_chat_template",
+        )
+    messages = tuple(_read_message(item, f"messages.{index}") for index, item in enumerate(raw))
+    goes_on = fields.boolean("continue_final_message") or False
+    opens = fields.boolean("add_generation_prompt")
+    if goes_on and opens:
+        raise invalid(
+            "continue_final_message and add_generation_prompt cannot both be true", param="continue_final_message"
+        )
+    if goes_on and messages[-1]["role"] != "assistant":
+        raise invalid(
+            "continue_final_message needs the last message to be the assistant's", param="continue_final_message"
+        )
+    kwargs = fields.mapping("chat_template_kwargs") or {}
+    for name in kwargs:
+        if name in _RESERVED:
+            raise invalid(f"chat_template_kwargs may not set {name}", param=f"chat_template_kwargs.{name}")
+    return ChatPrompt(
+        messages=messages,
+        add_generation_prompt=not goes_on if opens is None else opens,
+        continue_final_message=goes_on,
+        kwargs=kwargs,
+    )
+
+
+def _read_message(raw: Any, path: str) -> dict[str, Any]:
+    if not isinstance(raw, dict):
+        raise wrong_type(path, "an object", raw)
+    fields = Fields(raw, path)
+    role = fields.required("role")
+    if role not in ROLES:
+        raise invalid(f"{path}.role must be one of {', '.join(ROLES)}; got {shown(role)}", param=f"{path}.role")
+    message: dict[str, Any] = {"role": "system" if role == "developer" else role}
+    message["content"] = _read_content(fields, needed=role not in ("assistant", "tool", "function"))
+    for name in ("name", "tool_call_id"):
+        value = fields.string(name, longest=MAX_NAME)
+        if value is not None:
+            message[name] = value
+    if role == "assistant":
+        calls = _read_tool_calls(fields)
+        if calls:
+            message["tool_calls"] = calls
+        reasoning = fields.value("reasoning_content")
+        if reasoning is not None:
+            if not isinstance(reasoning, str):
+                raise wrong_type(f"{path}.reasoning_content", "a string", reasoning)
+            message["reasoning_content"] = reasoning
+    return message
+
+
+def _read_content(fields: Fields, *, needed: bool) -> str:
+    content = fields.required("content") if needed else fields.value("content")
+    path = fields.name_of("content")
+    match content:
+        case None:
+            return ""
+        case str():
+            return content
+        case list():
+            return "\n".join(_read_part(part, f"{path}.{index}") for index, part in enumerate(content))
+        case _:
+            raise wrong_type(path, "a string or a list of text parts", content)
+
+
+def _read_part(raw: Any, path: str) -> str:
+    if not isinstance(raw, dict):
+        raise wrong_type(path, "an object", raw)
+    fields = Fields(raw, path)
+    kind = fields.required("type")
+    if kind not in ("text", "refusal"):
+        raise invalid(
+            f"{path}.type: content parts of type {shown(kind)} are not supported; this server takes text parts",
+            param=f"{path}.type",
+            code="unsupported",
+        )
+    text = fields.required(kind)
+    if not isinstance(text, str):
+        raise wrong_type(f"{path}.{kind}", "a string", text)
+    return text
+
+
+def _read_tool_calls(fields: Fields) -> list[dict[str, Any]]:
+    """Past tool calls, as templates expect them: arguments as an object where they are one."""
+    raw = fields.value("tool_calls")
+    path = fields.name_of("tool_calls")
+    if raw is None:
+        return []
+    if not isinstance(raw, list):
+        raise wrong_type(path, "a list", raw)
+    calls = []
+    for index, item in enumerate(raw):
+        if not isinstance(item, dict):
+            raise wrong_type(f"{path}.{index}", "an object", item)
+        call = Fields(item, f"{path}.{index}")
+        function = Fields(call.mapping("function") or {}, f"{path}.{index}.function")
+        name = function.string("name", longest=MAX_NAME)
+        if not name:
+            raise invalid(f"{path}.{index}.function.name is required", param=f"{path}.{index}.function.name")
+        calls.append(
+            {
+                "id": call.string("id", longest=MAX_NAME),
+                "type": "function",
+                "function": {"name": name, "arguments": _read_arguments(function)},
+            }
+        )
+    return calls
+
+
+def _read_arguments(function: Fields) -> Any:
+    raw = function.value("arguments")
+    match raw:
+        case None | "":
+            return {}
+        case dict():
+            return raw
+        case str():
+            try:
+                parsed = parse_object(raw.encode("utf-8", "replace"))
+                check_values(parsed)
+            except RequestError:  # what the model wrote then was no JSON object: shown as it was
+                return raw
+            return parsed.fields
+        case _:
+            raise wrong_type(function.name_of("arguments"), "a string of JSON", raw)

@@ -1,0 +1,158 @@
+"""Streams a call: what the engine says becomes events, each written in the call that brought it.
+
+The exchange calls it as its consumer; it writes to the call's `EventStream`, or holds text back while the client or
+the loop is behind. Plain text is spliced into a chunk that was rendered once a choice; whatever carries more is
+rendered whole.
+
+INVARIANT: a choice's text is sent once, in order, all of it before the choice's finish.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from json.encoder import encode_basestring_ascii as quote
+from typing import Any
+
+from asyncpage.messages import Finish, TokenLogprob
+from asyncpage.server.event_stream import DONE, EventStream
+from asyncpage.server.exchange import Exchange
+from asyncpage.server.failure import error_event
+from asyncpage.server.pace import Pace
+from asyncpage.server.shape import Head, Shape
+from asyncpage.server.usage import Usage, total_usage
+
+# Stands for the text while a chunk is rendered once; the last one in the bytes is ours, whatever the model's name.
+_MARK = "\ue000"
+
+
+class ChunkWriter:
+    """The consumer of one streamed call."""
+
+    def __init__(self, stream: EventStream, exchange: Exchange, shape: Shape, head: Head, pace: Pace) -> None:
+        output = exchange.call.output
+        self._stream = stream
+        self._exchange = exchange
+        self._shape = shape
+        self._head = head.to_json(shape.chunk_kind)
+        self._pace = pace
+        self._output = output
+        self._is_rich = output.logprobs is not None or output.return_token_ids or output.continuous_usage
+        self._splices: dict[int, tuple[str, str]] = {}  # by choice that has begun: a chunk before and after its text
+        self._prompt_entries: dict[int, list[TokenLogprob]] = {}  # of echoed prompts, until the next piece
+        self._completion_tokens = 0
+        self._held_events: list[bytes] = []
+        self._held_texts: dict[int, list[str]] = {}
+        self._held_bytes = 0
+
+    # --- what the engine says ----------------------------------------------------------------------------------------
+
+    def text(self, index: int, text: str, token_ids: Sequence[int], logprobs: tuple[TokenLogprob, ...] | None) -> None:
+        if self._is_rich:
+            if text or token_ids or logprobs:
+                self._put(self._render_piece(index, text, token_ids, logprobs or ()))
+        elif text:
+            if self._must_hold():
+                self._held_texts.setdefault(index, []).append(text)
+                self._hold(len(text))
+            else:
+                self._pace.wrote()
+                self._stream.send(self._splice(index, text))
+
+    def prompt_logprobs(self, index: int, entries: tuple[TokenLogprob, ...]) -> None:
+        if self._output.echo and self._output.logprobs is not None:
+            self._prompt_entries.setdefault(index, []).extend(entries)
+
+    def finished(self, index: int, finish: Finish) -> None:
+        events = self._take_text(index)
+        if index in self._prompt_entries:  # nothing was generated after the prompt
+            events += self._render_piece(index, "", (), ())
+        self._put(events + self._opening(index) + self._event([self._shape.ending(index, finish)]))
+
+    # --- what the route says -----------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Send what is held; while the socket is full, try again soon."""
+        if not self._held_bytes or self._exchange.is_over:
+            return
+        if self._stream.is_full:
+            self._pace.hold(self)
+        else:
+            self._pace.wrote()
+            self._stream.send(self._take_all())
+
+    def last_events(self) -> bytes:
+        """What ends the stream: held text, then usage where it was asked or the failure, then the end mark."""
+        held = self._take_all()
+        failure = self._exchange.failure
+        if failure is not None:
+            return held + error_event(failure) + DONE
+        if not self._output.include_usage:
+            return held + DONE
+        finishes = [finish for finish in self._exchange.finishes if finish is not None]
+        return held + self._event([], total_usage(finishes, self._exchange.call.sampling.n)) + DONE
+
+    # --- holding back ------------------------------------------------------------------------------------------------
+
+    def _must_hold(self) -> bool:
+        return self._held_bytes > 0 or self._pace.is_lagging or self._stream.is_full
+
+    def _put(self, events: bytes) -> None:
+        if self._must_hold():
+            self._held_events.append(events)
+            self._hold(len(events))
+        else:
+            self._pace.wrote()
+            self._stream.send(events)
+
+    def _hold(self, size: int) -> None:
+        self._held_bytes += size
+        self._pace.hold(self)
+        self._stream.check_held(self._held_bytes)
+
+    def _take_text(self, index: int) -> bytes:
+        text = "".join(self._held_texts.pop(index, ()))
+        self._held_bytes -= len(text)
+        return self._splice(index, text) if text else b""
+
+    def _take_all(self) -> bytes:
+        events = b"".join([*self._held_events, *(self._take_text(index) for index in tuple(self._held_texts))])
+        self._held_events = []
+        self._held_bytes = 0
+        return events
+
+    # --- rendering ---------------------------------------------------------------------------------------------------
+
+    def _splice(self, index: int, text: str) -> bytes:
+        """A chunk with nothing but text. ASCII escapes: no line separator or half character can be in the bytes."""
+        splice = self._splices.get(index)
+        if splice is not None:
+            return (splice[0] + quote(text) + splice[1]).encode("ascii")
+        opening = self._opening(index)
+        before, after = self._splices[index]
+        return opening + (before + quote(text) + after).encode("ascii")
+
+    def _render_piece(self, index: int, text: str, token_ids: Sequence[int], entries: Sequence[TokenLogprob]) -> bytes:
+        opening = self._opening(index)
+        self._completion_tokens += len(token_ids)
+        shown = (*self._prompt_entries.pop(index, ()), *entries)
+        piece = self._shape.piece(index, text, shown, token_ids if self._output.return_token_ids else None)
+        return opening + self._event([piece])
+
+    def _opening(self, index: int) -> bytes:
+        """What comes before anything else of a choice; empty once it has begun."""
+        if index in self._splices:
+            return b""
+        rendered = self._event([self._shape.piece(index, _MARK, (), None)]).decode("ascii")
+        before, _, after = rendered.rpartition(quote(_MARK))
+        self._splices[index] = (before, after)
+        opening = self._shape.opening(index)
+        return b"" if opening is None else self._event([opening])
+
+    def _event(self, choices: list[dict[str, Any]], usage: Usage | None = None) -> bytes:
+        body = {**self._head, "choices": choices}
+        if self._output.include_usage:
+            if usage is None and self._output.continuous_usage:
+                usage = Usage(sum(self._exchange.prompt_tokens), self._completion_tokens)
+            body["usage"] = None if usage is None else usage.to_json()
+        return b"data: " + json.dumps(body, separators=(",", ":")).encode("ascii") + b"\n\n"

@@ -1,0 +1,49 @@
+"""Collects a call that is not streamed: the same words from the engine, kept until all choices have finished.
+
+The exchange calls it as its consumer; the generate route asks for the answer at the end.
+
+INVARIANT: an answer is made only of choices that finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from asyncpage.messages import Finish, TokenLogprob
+from asyncpage.server.call import Call
+from asyncpage.server.shape import Collected, Head, Shape
+from asyncpage.server.usage import total_usage
+
+
+class Collector:
+    """The consumer of one call whose answer is sent whole."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        n = call.sampling.n
+        self._choices = [Collected(call.prompts[index // n]) for index in range(call.choices)]
+
+    def text(self, index: int, text: str, token_ids: Sequence[int], logprobs: tuple[TokenLogprob, ...] | None) -> None:
+        choice = self._choices[index]
+        choice.texts.append(text)
+        choice.token_ids.extend(token_ids)
+        if logprobs is not None:
+            choice.entries.extend(logprobs)
+
+    def prompt_logprobs(self, index: int, entries: tuple[TokenLogprob, ...]) -> None:
+        self._choices[index].prompt_entries.extend(entries)
+
+    def finished(self, index: int, finish: Finish) -> None:
+        self._choices[index].finish = finish
+
+    def answer(self, shape: Shape, head: Head) -> dict[str, Any]:
+        """The whole body, once every choice has finished."""
+        finishes = [choice.finish for choice in self._choices if choice.finish is not None]
+        return {
+            **head.to_json(shape.answer_kind),
+            "choices": [shape.choice(index, choice) for index, choice in enumerate(self._choices)],
+            "usage": total_usage(finishes, self._call.sampling.n).to_json(),
+            "system_fingerprint": None,
+            **shape.extras(self._choices),
+        }

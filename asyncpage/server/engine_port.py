@@ -1,0 +1,106 @@
+"""What the server needs from an engine, and nothing more: the seam between HTTP and the actors.
+
+The routes call an `Engine`; the engine calls back the `Sink` that came with a request. Both sides live on one loop.
+
+INVARIANT: after `refused` or `finished` a sink hears nothing more of that request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from asyncpage.core.sampling import SamplingParams
+from asyncpage.errors import Failure
+from asyncpage.messages import Finish, Prompt, RequestId, RequestOptions, TokenLogprob
+
+
+class Sink(Protocol):
+    """Hears of the requests of one prompt. Every call is synchronous, in the loop, and after `submit` returned.
+
+    Each of a prompt's `n` requests is first accepted or refused; only accepted ones are heard of again.
+    """
+
+    def accepted(self, request: RequestId, prompt_tokens: int) -> None:
+        """The request is queued; its prompt has that many tokens."""
+        ...
+
+    def refused(self, request: RequestId, failure: Failure) -> None:
+        """The request was not queued."""
+        ...
+
+    def text(
+        self,
+        request: RequestId,
+        text: str,
+        token_ids: Sequence[int],
+        logprobs: tuple[TokenLogprob, ...] | None,
+    ) -> None:
+        """Text that is safe to send; `token_ids` and `logprobs` are of the new tokens, of which text may lag."""
+        ...
+
+    def prompt_logprobs(self, request: RequestId, entries: tuple[TokenLogprob, ...]) -> None:
+        """The prompt's next entries, in order, before the first generated token; the first has no logprob."""
+        ...
+
+    def finished(self, finish: Finish) -> None:
+        """The one end of an accepted request."""
+        ...
+
+
+class Engine(Protocol):
+    """An engine as the server sees it."""
+
+    on_death: Callable[[str], None]
+    """Called in the loop, with the reason, when an actor died that cannot be restarted."""
+
+    @property
+    def state(self) -> str:
+        """loading, ready, restarting, draining or dead."""
+        ...
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Names that requests may use; the first is the one shown."""
+        ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def max_model_len(self) -> int: ...
+
+    @property
+    def has_chat_template(self) -> bool: ...
+
+    @property
+    def sampling_defaults(self) -> Mapping[str, Any]:
+        """Values of `SamplingParams` fields for what a request does not say."""
+        ...
+
+    def submit(self, prompt: Prompt, sampling: SamplingParams, options: RequestOptions, sink: Sink) -> RequestId:
+        """Start `sampling.n` requests with consecutive ids and return the first.
+
+        Errors: `RequestError` when the engine takes nothing.
+        """
+        ...
+
+    def cancel(self, request: RequestId) -> None:
+        """End a request whose client has left; unknown and ended ids are ignored."""
+        ...
+
+    async def ping(self, timeout_s: float) -> Mapping[str, Mapping[str, float]]:
+        """Every actor's stats, by actor name. Errors: `TimeoutError` when one does not answer."""
+        ...
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Take nothing new and wait for what runs; False when some of it still does at the end of the time."""
+        ...
+
+    def now(self) -> float:
+        """Seconds on the clock that deadlines are on."""
+        ...
+
+    def wall(self) -> float:
+        """Seconds since the epoch."""
+        ...

@@ -1,0 +1,84 @@
+"""The outermost middlewares: every request has an id, passes the gate, and gets an answer in the API's shape.
+
+aiohttp runs `envelope`, then `gate`, then the route. Both also run for paths and methods that no route has.
+
+INVARIANT: nothing leaves here but an answer, a cancellation or the news that the client has left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from asyncpage.errors import RequestError
+from asyncpage.server.api_key import ApiKeys
+from asyncpage.server.context import CONTEXT, REQUEST_ID
+from asyncpage.server.cors import answer_preflight, cors_headers, is_preflight
+from asyncpage.server.failure import error_response, http_failure, internal_failure
+from asyncpage.server.identity import request_id
+from asyncpage.server.site_check import SiteCheck
+
+log = structlog.get_logger("asyncpage.server")
+
+
+@web.middleware
+async def envelope(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Give the request its id and turn whatever happens into an answer."""
+    request[REQUEST_ID] = request_id(request.headers.get("X-Request-Id"))
+    metrics = request.app[CONTEXT].metrics
+    try:
+        answer = await handler(request)
+    except (asyncio.CancelledError, ConnectionError):
+        metrics.answered(_route(request), 499)
+        raise
+    except RequestError as error:
+        answer = error_response(error.failure)
+    except web.HTTPException as error:
+        answer = error_response(http_failure(error, request.method, request.path))
+        if isinstance(error, web.HTTPMethodNotAllowed):
+            answer.headers["Allow"] = ", ".join(sorted(error.allowed_methods))
+    except Exception:
+        log.exception("request.failed", request_id=request[REQUEST_ID], path=request.path)
+        answer = error_response(internal_failure())
+    metrics.answered(_route(request), answer.status)
+    return answer
+
+
+class Gate:
+    """Who may pass: host, preflight, origin, key, in this order.
+
+    `public`: resources that need no key. A path that no route has is none of them, so that a stranger learns nothing.
+    """
+
+    def __init__(self, sites: SiteCheck, keys: ApiKeys, public: frozenset[web.AbstractResource | None]) -> None:
+        self._sites = sites
+        self._keys = keys
+        self._public = public
+
+    def middleware(self) -> Middleware:
+        @web.middleware
+        async def gate(request: web.Request, handler: Handler) -> web.StreamResponse:
+            self._sites.check_host(request)
+            if is_preflight(request):
+                return answer_preflight(request, self._sites)
+            self._sites.check_origin(request)
+            if request.match_info.route.resource not in self._public:
+                self._keys.check(request)
+            return await handler(request)
+
+        return gate
+
+    async def add_headers(self, request: web.Request, answer: web.StreamResponse) -> None:
+        """A signal handler: the headers that every answer has, streams and errors included."""
+        answer.headers["X-Request-Id"] = request[REQUEST_ID]
+        answer.headers["X-Content-Type-Options"] = "nosniff"
+        answer.headers["Server"] = "asyncpage"
+        answer.headers.update(cors_headers(request, self._sites))
+
+
+def _route(request: web.Request) -> str:
+    resource = request.match_info.route.resource
+    return resource.canonical if resource is not None else "none"

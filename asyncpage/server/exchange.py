@@ -1,0 +1,161 @@
+"""One HTTP call's requests in the engine: submitted together, accepted or refused together, ended together.
+
+The generate route makes it and awaits it; the engine calls it as the `Sink` of every prompt; it passes what the
+engine says to a consumer (a stream or a collector) by choice index and measures on the way.
+
+INVARIANT: when `close` has run, no request of this call is left in the engine, whatever happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from asyncpage.errors import Failure, RequestError, request_error
+from asyncpage.messages import Finish, RequestId, RequestOptions, TokenLogprob
+from asyncpage.server.call import Call
+from asyncpage.server.engine_port import Engine
+from asyncpage.server.metrics import Metrics
+
+
+class Consumer(Protocol):
+    """Takes what the engine says about each choice of a call. Calls are synchronous."""
+
+    def text(
+        self, index: int, text: str, token_ids: Sequence[int], logprobs: tuple[TokenLogprob, ...] | None
+    ) -> None: ...
+
+    def prompt_logprobs(self, index: int, entries: tuple[TokenLogprob, ...]) -> None: ...
+
+    def finished(self, index: int, finish: Finish) -> None: ...
+
+
+class Exchange:
+    """The requests of one call.
+
+    `prompt_tokens`: [P] of each prompt, known once it was accepted. `finishes`: [P * n] by choice index, of
+    those that came to a good end. `failure`: why the whole call failed; the first reason stays.
+    """
+
+    def __init__(self, engine: Engine, call: Call, options: RequestOptions, metrics: Metrics) -> None:
+        self.call = call
+        self.prompt_tokens = [0] * len(call.prompts)
+        self.finishes: list[Finish | None] = [None] * call.choices
+        self.failure: Failure | None = None
+        self.first_token_s: float | None = None
+        self._consumer: Consumer | None = None
+        self._engine = engine
+        self._options = options
+        self._metrics = metrics
+        self._now = engine.now
+        self._started = engine.now()
+        self._last_text = [0.0] * call.choices
+        self._indexes: dict[RequestId, int] = {}  # requests that have not ended
+        self._waiting: set[RequestId] = set()  # of these, the ones neither accepted nor refused
+        self._is_closed = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Failed or closed: nothing more will come, and nothing more should be sent of its text."""
+        return self._is_closed or self.failure is not None
+
+    async def admit(self, consumer: Consumer) -> None:
+        """Submit every prompt and wait until the engine has accepted every choice.
+
+        Errors: `RequestError` when it refused one of them; the others are then cancelled.
+        """
+        self._consumer = consumer
+        n = self.call.sampling.n
+        try:
+            for number, prompt in enumerate(self.call.prompts):
+                first = self._engine.submit(prompt, self.call.sampling, self._options, self)
+                for choice in range(n):
+                    self._indexes[RequestId(first + choice)] = number * n + choice
+        except RequestError as error:
+            self.fail(error.failure)
+        self._waiting = set(self._indexes)
+        await self._until(lambda: not self._waiting)
+
+    async def done(self) -> None:
+        """Wait until every choice has finished. Errors: `RequestError` when the call failed."""
+        await self._until(lambda: not self._indexes)
+
+    def fail(self, failure: Failure) -> None:
+        """The whole call ends with this failure, unless it already has an end."""
+        if self.failure is None and not self._is_closed and None in self.finishes:
+            self.failure = failure
+            self._leave()
+
+    def close(self) -> None:
+        """Cancel whatever still runs; safe to call at any time, more than once."""
+        self._is_closed = True
+        self._leave()
+
+    def accepted(self, request: RequestId, prompt_tokens: int) -> None:
+        index = self._indexes.get(request)
+        if index is None:
+            return
+        self.prompt_tokens[index // self.call.sampling.n] = prompt_tokens
+        self._waiting.discard(request)
+        if not self._waiting:
+            self._wake()
+
+    def refused(self, request: RequestId, failure: Failure) -> None:
+        if self._indexes.pop(request, None) is not None:
+            self.fail(failure)
+
+    def text(
+        self, request: RequestId, text: str, token_ids: Sequence[int], logprobs: tuple[TokenLogprob, ...] | None
+    ) -> None:
+        index = self._indexes.get(request)
+        if index is None or self._consumer is None:
+            return
+        if token_ids:
+            now = self._now()
+            last = self._last_text[index]
+            self._last_text[index] = now
+            if last:
+                self._metrics.token_gap.observe(now - last)
+            else:
+                self._metrics.first_token.observe(now - self._started)
+                if self.first_token_s is None:
+                    self.first_token_s = now - self._started
+        self._consumer.text(index, text, token_ids, logprobs)
+
+    def prompt_logprobs(self, request: RequestId, entries: tuple[TokenLogprob, ...]) -> None:
+        index = self._indexes.get(request)
+        if index is not None and self._consumer is not None:
+            self._consumer.prompt_logprobs(index, entries)
+
+    def finished(self, finish: Finish) -> None:
+        index = self._indexes.pop(finish.request, None)
+        if index is None or self._consumer is None:
+            return
+        self._waiting.discard(finish.request)
+        if finish.reason in ("stop", "length"):
+            self.finishes[index] = finish
+            self._consumer.finished(index, finish)
+            if not self._indexes:
+                self._wake()
+        else:
+            text = "the request was ended by the server before it was complete"
+            self.fail(finish.failure or Failure(500, text, code=finish.reason))
+
+    def _leave(self) -> None:
+        requests, self._indexes, self._waiting = tuple(self._indexes), {}, set()
+        for request in requests:
+            self._engine.cancel(request)
+        self._wake()
+
+    async def _until(self, is_reached: Callable[[], bool]) -> None:
+        while self.failure is None and not is_reached():
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        if self.failure is not None:
+            raise request_error(self.failure)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -1,0 +1,158 @@
+"""The way of every generation call, streamed or not: validate, submit, await the engine, answer, log.
+
+The chat and completion routes call `generate` with their body reader and their shape.
+
+INVARIANT: headers go out only after the engine accepted every choice, so a refusal is a real status; and whatever
+ends the handler, no request of it stays in the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import structlog
+from aiohttp import web
+
+from asyncpage.errors import Failure, RequestError
+from asyncpage.messages import Finish
+from asyncpage.server.call import Call, Output
+from asyncpage.server.call_fields import Setting
+from asyncpage.server.chunk_writer import ChunkWriter
+from asyncpage.server.collector import Collector
+from asyncpage.server.context import CONTEXT, REQUEST_ID, Context
+from asyncpage.server.event_stream import EventStream
+from asyncpage.server.exchange import Exchange
+from asyncpage.server.failure import internal_failure
+from asyncpage.server.identity import new_id
+from asyncpage.server.json_body import JsonBody, read_object
+from asyncpage.server.shape import Head, Shape
+from asyncpage.server.usage import total_usage
+
+log = structlog.get_logger("asyncpage.server")
+
+CLIENT_GONE = 499  # for logs and counters only: nobody is there to read it
+
+
+async def generate(
+    request: web.Request,
+    read: Callable[[JsonBody, Setting], Call],
+    make_shape: Callable[[Output], Shape],
+    id_prefix: str,
+) -> web.StreamResponse:
+    """Answer one generation call. Errors: `RequestError` as long as no header is out."""
+    context = request.app[CONTEXT]
+    arrived = context.engine.now()
+    context.check_ready()
+    body = await read_object(request, context.config.max_body_bytes)
+    context.check_ready()  # the upload may have taken a while
+    call = read(body, _setting(context, arrived))
+    if call.ignored:
+        context.metrics.fields_ignored(len(call.ignored))
+        log.debug("fields.ignored", request_id=request[REQUEST_ID], count=len(call.ignored))
+    head = Head(new_id(id_prefix), int(context.engine.wall()), call.model)
+    exchange = Exchange(context.engine, call, replace(call.options, label=head.id), context.metrics)
+    context.open_calls.add(exchange)
+    is_gone = False
+    try:
+        if call.output.stream:
+            return await _stream(request, context, exchange, make_shape(call.output), head)
+        collector = Collector(call)
+        await exchange.admit(collector)
+        await exchange.done()
+        return web.json_response(collector.answer(make_shape(call.output), head))
+    except (asyncio.CancelledError, ConnectionError):
+        is_gone = True
+        raise
+    finally:
+        exchange.close()
+        context.open_calls.discard(exchange)
+        _account(request, context, exchange, head, is_gone=is_gone, elapsed_s=context.engine.now() - arrived)
+
+
+async def _stream(
+    request: web.Request, context: Context, exchange: Exchange, shape: Shape, head: Head
+) -> web.StreamResponse:
+    config = context.config
+
+    def lost(outcome: str) -> None:
+        if outcome == "slow_reader":
+            context.metrics.reader_cut()
+        exchange.fail(Failure(CLIENT_GONE, "the client has left or does not read", code=outcome))
+
+    stream = EventStream(
+        request,
+        max_buffered_bytes=config.max_buffered_bytes,
+        keep_alive_s=config.keep_alive_s,
+        now=context.engine.now,
+        on_lost=lost,
+    )
+    writer = ChunkWriter(stream, exchange, shape, head, context.pace)
+    await exchange.admit(writer)
+    try:
+        await stream.open()
+        writer.flush()
+        await exchange.done()
+    except RequestError as error:
+        if error.failure.status == CLIENT_GONE:
+            raise ConnectionResetError(error.failure.message) from None
+    except ConnectionError:
+        raise
+    except Exception:
+        # Headers are out, so this is the last place where the client can still be told.
+        log.exception("stream.failed", id=head.id, request_id=request[REQUEST_ID])
+        exchange.fail(internal_failure())
+    finally:
+        stream.stop()
+    return await stream.close(writer.last_events())
+
+
+def _setting(context: Context, arrived: float) -> Setting:
+    engine, config = context.engine, context.config
+    return Setting(
+        model_names=engine.model_names,
+        vocab_size=engine.vocab_size,
+        max_model_len=engine.max_model_len,
+        has_chat_template=engine.has_chat_template,
+        defaults=engine.sampling_defaults,
+        max_choices=config.max_prompts,
+        timeout_s=config.request_timeout_s,
+        now=arrived,
+    )
+
+
+def _account(
+    request: web.Request, context: Context, exchange: Exchange, head: Head, *, is_gone: bool, elapsed_s: float
+) -> None:
+    """One log line and the counters of a call that is over. No prompt and no output is in either."""
+    call, failure = exchange.call, exchange.failure
+    finishes: list[Finish] = [finish for finish in exchange.finishes if finish is not None]
+    usage = total_usage(finishes, call.sampling.n) if len(finishes) == call.choices else None
+    if failure is not None:
+        outcome, status = failure.code or str(failure.status), failure.status
+    elif is_gone:
+        outcome, status = "client_gone", CLIENT_GONE
+    else:
+        outcome, status = finishes[0].reason, 200
+    if failure is None and not is_gone and usage is not None:
+        context.metrics.call_succeeded(usage.prompt_tokens, tuple(finishes))
+        context.metrics.call_time.observe(elapsed_s)
+    else:
+        context.metrics.call_failed(outcome)
+    if context.config.log_requests:
+        log.info(
+            "request.finished",
+            id=head.id,
+            request_id=request[REQUEST_ID],
+            path=request.path,
+            outcome=outcome,
+            status=status,
+            stream=call.output.stream,
+            choices=call.choices,
+            prompt_tokens=sum(exchange.prompt_tokens),
+            completion_tokens=sum(finish.completion_tokens for finish in finishes),
+            cached_tokens=usage.cached_tokens if usage is not None else None,
+            first_token_s=None if exchange.first_token_s is None else round(exchange.first_token_s, 4),
+            elapsed_s=round(elapsed_s, 4),
+        )

@@ -1,0 +1,67 @@
+"""The shape of an answer: what the chat and the text completion routes put around the same generated tokens.
+
+The chunk writer streams through a shape, the collected answer is built by one; each route brings its own.
+
+INVARIANT: a streamed answer's pieces, joined, say what the collected answer says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from asyncpage.messages import Finish, Prompt, TokenLogprob
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What every chunk of an answer has in common."""
+
+    id: str
+    created: int
+    model: str
+
+    def to_json(self, kind: str) -> dict[str, Any]:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+
+
+@dataclass(slots=True)
+class Collected:
+    """Everything that one choice has said, in order."""
+
+    prompt: Prompt
+    texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    entries: list[TokenLogprob] = field(default_factory=list)
+    prompt_entries: list[TokenLogprob] = field(default_factory=list)
+    finish: Finish | None = None
+
+
+class Shape(Protocol):
+    """One shape object serves one call: it may keep what the next piece of a choice depends on."""
+
+    chunk_kind: str
+    answer_kind: str
+
+    def opening(self, index: int) -> dict[str, Any] | None:
+        """The choice of a chunk that comes before a choice's first piece, if there is one."""
+        ...
+
+    def piece(
+        self, index: int, text: str, entries: Sequence[TokenLogprob], token_ids: Sequence[int] | None
+    ) -> dict[str, Any]:
+        """The choice of a chunk with new text. `entries`, `token_ids`: of the new tokens, where they were asked."""
+        ...
+
+    def ending(self, index: int, finish: Finish) -> dict[str, Any]:
+        """The choice of a choice's last chunk."""
+        ...
+
+    def choice(self, index: int, collected: Collected) -> dict[str, Any]:
+        """A choice of the collected answer."""
+        ...
+
+    def extras(self, choices: Sequence[Collected]) -> dict[str, Any]:
+        """What the collected answer has beside its choices and usage."""
+        ...

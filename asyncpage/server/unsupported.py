@@ -1,0 +1,76 @@
+"""Fields that this version knows and cannot honour: refused by name, because ignoring them would break a promise.
+
+The body readers call `refuse_unsupported` before they read anything else.
+
+INVARIANT: a field that constrains the answer is either enforced or refused; only fields without such an effect are
+ignored.
+"""
+
+from __future__ import annotations
+
+from asyncpage.errors import RequestError
+from asyncpage.server.failure import invalid
+from asyncpage.server.fields import Fields
+
+_TOOLS = "tool calls"
+_CONSTRAINTS = "structured output"
+_ADAPTERS = "adapters"
+_SAMPLERS = "this way of drawing tokens"
+
+_REFUSED: dict[str, str] = {
+    "tools": _TOOLS,
+    "functions": _TOOLS,
+    "structured_outputs": _CONSTRAINTS,
+    "json_schema": _CONSTRAINTS,
+    "grammar": _CONSTRAINTS,
+    "adapter": _ADAPTERS,
+    "adapters": _ADAPTERS,
+    "lora": _ADAPTERS,
+    "lora_request": _ADAPTERS,
+    "use_beam_search": _SAMPLERS,
+    "logits_processors": _SAMPLERS,
+    "audio": "audio",
+    "web_search_options": "web search",
+    "chat_template": "a chat template in the request",
+}
+
+# Accepted without effect: they steer a service around the model, or say what clients may leave to the server.
+_WITHOUT_EFFECT = (
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "reasoning_effort",
+    "verbosity",
+    "safety_identifier",
+    "prompt_cache_key",
+    "parallel_tool_calls",
+    "prediction",
+    "request_id",
+)
+
+
+def refuse_unsupported(fields: Fields) -> None:
+    """Errors: 400 with code `unsupported` and the field's name as `param`."""
+    for name, what in _REFUSED.items():
+        value = fields.value(name)
+        if value is not None and value is not False and value != []:
+            raise unsupported(fields.name_of(name), what)
+    for name in fields.names():
+        if name.startswith("guided_") and fields.value(name) is not None:
+            raise unsupported(name, _CONSTRAINTS)
+    for name in ("tool_choice", "function_call"):
+        if fields.value(name) not in (None, "none", "auto"):
+            raise unsupported(name, _TOOLS)
+    wanted = fields.value("response_format")
+    if wanted is not None and wanted != {"type": "text"}:
+        raise unsupported("response_format", f"{_CONSTRAINTS} (only {{'type': 'text'}} is)")
+    if fields.value("modalities") not in (None, ["text"]):
+        raise unsupported("modalities", "anything but text")
+    for name in _WITHOUT_EFFECT:
+        fields.value(name)
+
+
+def unsupported(param: str, what: str) -> RequestError:
+    """The refusal of a field whose feature this version lacks."""
+    return invalid(f"{param}: this version of asyncpage does not support {what}", param=param, code="unsupported")

@@ -1,0 +1,1 @@
+"""Test doubles and conformance kits that ship with the package."""

@@ -1,0 +1,213 @@
+"""A house without loops: scheduler, KV manager and a toy executor, run message by message in any order asked for.
+
+For tests of decisions: nothing waits, nothing is timed, and each actor's inbox is worked off only when told to, so a
+test can try every interleaving. Front ends and the detokenizer are recorders that check the outcomes' law.
+
+INVARIANT: a recorded request has at most one outcome; a second one raises.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from asyncpage.actors.base import Actor
+from asyncpage.actors.kv_manager import KvManager
+from asyncpage.actors.scheduler import Scheduler
+from asyncpage.core.admission import SchedulerSettings
+from asyncpage.core.block_tables import BlockTables
+from asyncpage.core.prefix_chain import chain_names
+from asyncpage.core.sampling import SamplingParams
+from asyncpage.core.settlement import Rules
+from asyncpage.messages import (
+    Accepted,
+    Admit,
+    Cancel,
+    End,
+    ExecutorLost,
+    ExecutorReady,
+    Expect,
+    Handshake,
+    Refused,
+    RequestId,
+    RequestOptions,
+    Step,
+    StepFailed,
+    StepTokens,
+)
+from asyncpage.testing.clock import FakeClock
+from asyncpage.testing.toy_runner import ToyRunner
+
+
+class Inbox:
+    """An address whose messages wait until the test delivers them."""
+
+    def __init__(self) -> None:
+        self.messages: deque[object] = deque()
+
+    def send(self, message: object) -> None:
+        self.messages.append(message)
+
+
+class Outcomes:
+    """What front ends and the detokenizer would have heard, request by request."""
+
+    def __init__(self) -> None:
+        self.accepted: set[RequestId] = set()
+        self.refused: dict[RequestId, Refused] = {}
+        self.tokens: dict[RequestId, list[int]] = {}
+        self.cached: dict[RequestId, int] = {}
+        self.ends: dict[RequestId, End] = {}
+
+    def send(self, message: object) -> None:
+        match message:
+            case Accepted(request):
+                self.accepted.add(request)
+            case Refused(request):
+                self._must_be_open(request)
+                self.refused[request] = message
+            case Expect(request):
+                self.tokens[request] = []
+            case StepTokens():
+                self._tokens(message)
+            case _:
+                raise TypeError(f"nobody sends {type(message).__name__} here")
+
+    def _tokens(self, message: StepTokens) -> None:
+        ids = message.tokens.tolist()
+        for request, count in zip(message.requests, message.counts.tolist(), strict=True):
+            self._must_be_open(request)
+            self.tokens[request] += ids[:count]
+            del ids[:count]
+        for started in message.started:
+            self.cached[started.request] = started.cached_tokens
+        for end in message.ends:
+            self._must_be_open(end.request)
+            self.ends[end.request] = end
+
+    def _must_be_open(self, request: RequestId) -> None:
+        if request in self.ends or request in self.refused:
+            raise AssertionError(f"request {request} is over already")
+
+
+class ToyHouse:
+    """`admit`, `cancel` and the faults put messages in; `run` or `turn` delivers them."""
+
+    def __init__(
+        self,
+        handshake: Handshake,
+        *,
+        rows: int = 8,
+        budget_tokens: int = 32,
+        depth: int = 1,
+        rules: Rules | None = None,
+        policy: str = "fcfs",
+        max_queue: int = 1000,
+        long_prefill_tokens: int = 0,
+        eos_ids: tuple[int, ...] = (),
+        poison: int | None = None,
+    ) -> None:
+        self.handshake = handshake
+        self.clock = FakeClock()
+        self.outcomes = Outcomes()
+        self.steps: list[Step] = []
+        self._poison = poison
+        self._runner = ToyRunner(handshake, poison=poison)
+        self._broken_epoch = 0  # steps of this epoch and before are dropped, as the executor's ends do
+        self._last_epoch = 0
+        self.boxes = {name: Inbox() for name in ("scheduler", "kv_manager", "executor")}
+        self.tables = BlockTables(
+            blocks=handshake.blocks,
+            block_size=handshake.block_size,
+            groups=handshake.groups,
+            rows=rows,
+            max_tokens=handshake.max_model_len,
+        )
+        settings = SchedulerSettings(
+            rows=rows,
+            block_size=handshake.block_size,
+            groups=len(handshake.groups),
+            capacity_blocks=handshake.blocks - 1,
+            max_tokens=handshake.max_model_len,
+            budget_tokens=budget_tokens,
+            long_prefill_tokens=long_prefill_tokens,
+            depth=depth,
+            max_queue=max_queue,
+            policy=policy,
+            eos_ids=eos_ids,
+            seed=0,
+        )
+        self.kv_manager = KvManager(self.tables, rules or Rules(), self.boxes["scheduler"])
+        self.scheduler = Scheduler(
+            settings,
+            own=self.boxes["scheduler"],
+            kv_manager=self.boxes["kv_manager"],
+            executor=self.boxes["executor"],
+            detokenizer=self.outcomes,
+            frontends=[self.outcomes],
+        )
+        self.scheduler.started(self.clock)
+        self._actors: Mapping[str, Actor] = {"scheduler": self.scheduler, "kv_manager": self.kv_manager}
+
+    def admit(
+        self,
+        request: int,
+        prompt: Sequence[int],
+        sampling: SamplingParams,
+        options: RequestOptions | None = None,
+    ) -> RequestId:
+        """A tokenised prompt arrives at the scheduler."""
+        options = options or RequestOptions()
+        tokens = array("i", prompt).tobytes()
+        names = chain_names(tokens, self.handshake.block_size, salt=options.cache_salt) if options.use_cache else ()
+        self.boxes["scheduler"].send(Admit(RequestId(request), tokens, names, sampling, options))
+        return RequestId(request)
+
+    def cancel(self, request: int) -> None:
+        """The client has left."""
+        self.boxes["scheduler"].send(Cancel(RequestId(request)))
+
+    def lose_executor(self) -> None:
+        """The executor dies with the steps it was sent, and another takes its place."""
+        sent = [step.epoch for step in self.boxes["executor"].messages if isinstance(step, Step)]
+        self._broken_epoch = max(self._broken_epoch, self._last_epoch, *sent)
+        self.boxes["executor"].messages.clear()
+        self._runner = ToyRunner(self.handshake, poison=self._poison)
+        self.boxes["scheduler"].send(ExecutorLost(epoch=1, reason="killed by the test"))
+        self.boxes["scheduler"].send(ExecutorReady(epoch=1))
+
+    def turn(self, name: str) -> bool:
+        """Deliver everything that waits for one actor; False when nothing did. The executor runs one step."""
+        messages = self.boxes[name].messages
+        if not messages:
+            return False
+        if name == "executor":
+            self._execute(messages.popleft())
+        else:
+            actor = self._actors[name]
+            for _ in range(len(messages)):
+                actor.receive(messages.popleft())
+            actor.batch_end()
+        return True
+
+    def run(self, *, until: Callable[[], bool] = lambda: False, most_turns: int = 100_000) -> None:
+        """Deliver in turn until nothing waits, or `until` holds."""
+        for _ in range(most_turns):
+            turned = [self.turn(name) for name in self.boxes if not until()]
+            if not any(turned):
+                return
+        raise AssertionError(f"still busy after {most_turns} turns")
+
+    def _execute(self, step: object) -> None:
+        if not isinstance(step, Step):
+            raise TypeError(f"nobody sends {type(step).__name__} to the executor")
+        if step.epoch <= self._broken_epoch:
+            return
+        self._last_epoch = step.epoch
+        self.steps.append(step)
+        try:
+            self.boxes["scheduler"].send(self._runner.execute(step))
+        except RuntimeError as error:
+            self._broken_epoch = step.epoch
+            self.boxes["scheduler"].send(StepFailed(step.number, step.epoch, str(error)))

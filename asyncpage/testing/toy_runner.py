@@ -1,0 +1,178 @@
+"""A runner that computes with its KV blocks instead of a model, so that any paging fault changes its tokens.
+
+Stands in for the executor's runner in tests and demonstrations of the control plane; needs no torch. Each slot of a
+block holds a digest of everything up to its token, made from the digest in the slot before, which is read through
+the row's block table. A wrong block, a missed copy or a stale slot gives other tokens than `toy_tokens`, the closed
+form over the tokens alone.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asyncpage.errors import ProtocolError
+from asyncpage.messages import Handshake, LayerGroup, NewRow, Step, StepDone
+
+_MASK = (1 << 64) - 1
+_START = 0x9E3779B97F4A7C15
+
+
+def _mix(digest: int, token: int) -> int:
+    digest = ((digest ^ (token + 0x632BE59BD9B4E019)) * 0xD6E8FEB86659FD93) & _MASK
+    return digest ^ (digest >> 29)
+
+
+def _next_token(digests: Sequence[int], vocab_size: int) -> int:
+    total = 0
+    for digest in digests:
+        total = _mix(total, digest & 0x7FFFFFFF)
+    return (total >> 11) % vocab_size
+
+
+def toy_tokens(
+    prompt: Sequence[int], count: int, vocab_size: int, *, windows: Sequence[int] = (0,), end: int | None = None
+) -> list[int]:
+    """The closed form: what a `ToyRunner` must answer to `prompt`, up to `count` tokens or the `end` token.
+
+    `windows`: one entry a layer group, 0 for full attention.
+    """
+    tokens = list(prompt)
+    for _ in range(count):
+        digests = []
+        for window in windows:
+            digest = _START
+            for token in tokens[-window:] if window else tokens:
+                digest = _mix(digest, token)
+            digests.append(digest)
+        tokens.append(_next_token(digests, vocab_size))
+        if tokens[-1] == end:
+            break
+    return tokens[len(prompt) :]
+
+
+@dataclass(slots=True)
+class _Row:
+    tokens: array[int]
+    computed: int
+    tables: list[dict[int, int]]
+
+
+class ToyRunner:
+    """Implements the executor's `Runner` over blocks of digests. `poison`: a token whose computation raises."""
+
+    def __init__(self, handshake: Handshake, *, poison: int | None = None) -> None:
+        self.handshake = handshake
+        self._poison = poison
+        self._epoch = 0
+        self._rows: dict[int, _Row] = {}
+        size = handshake.block_size
+        self._digests: NDArray[np.uint64] = np.zeros((handshake.blocks, size), dtype=np.uint64)
+        self._tokens: NDArray[np.int32] = np.full((handshake.blocks, size), -1, dtype=np.int32)
+
+    def execute(self, step: Step) -> StepDone:
+        """Run one step. Errors: `ProtocolError` when the step contradicts the rows; `RuntimeError` on the poison."""
+        if step.epoch > self._epoch:
+            self._rows.clear()
+            self._epoch = step.epoch
+        for row in step.removed.tolist():
+            del self._rows[row]
+        for new in step.added:
+            self._add(new)
+        for row, group, index, block in step.blocks.tolist():
+            self._rows[row].tables[group][index] = block
+        for source, destination in step.copies.tolist():
+            self._digests[destination] = self._digests[source]
+            self._tokens[destination] = self._tokens[source]
+        plans = list(zip(step.rows.tolist(), step.counts.tolist(), strict=True))
+        for row, count in plans:
+            held = self._rows[row]
+            if held.computed + count > len(held.tokens):
+                raise ProtocolError(f"row {row} knows {len(held.tokens)} tokens, asked for {held.computed + count}")
+            if self._poison in held.tokens[held.computed : held.computed + count]:
+                raise RuntimeError(f"token {self._poison} cannot be computed")
+        rows, tokens = [], []
+        for row, count in plans:
+            held = self._rows[row]
+            for position in range(held.computed, held.computed + count):
+                self._write(held, position)
+            held.computed += count
+            if held.computed == len(held.tokens):
+                held.tokens.append(self._sample(held))
+                rows.append(row)
+                tokens.append(held.tokens[-1])
+        return StepDone(
+            number=step.number,
+            epoch=step.epoch,
+            rows=np.array(rows, dtype=np.int32),
+            counts=np.ones(len(rows), dtype=np.int32),
+            tokens=np.array(tokens, dtype=np.int32),
+        )
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def _add(self, new: NewRow) -> None:
+        if new.row in self._rows:
+            raise ProtocolError(f"row {new.row} is taken")
+        tables = [dict(enumerate(np.frombuffer(table, dtype=np.int32).tolist())) for table in new.tables]
+        self._rows[new.row] = _Row(array("i", new.tokens), new.computed, tables)
+
+    def _slot(self, row: _Row, group: int, position: int) -> tuple[int, int]:
+        index, offset = divmod(position, self.handshake.block_size)
+        block = row.tables[group].get(index, 0)
+        if not 0 < block < self.handshake.blocks:
+            raise ProtocolError(f"position {position} lies in block {block} of group {group}")
+        return block, offset
+
+    def _write(self, row: _Row, position: int) -> None:
+        for group, spec in enumerate(self.handshake.groups):
+            slot = self._slot(row, group, position)
+            self._tokens[slot] = row.tokens[position]
+            if spec.kind == "full":
+                before = int(self._digests[self._slot(row, group, position - 1)]) if position else _START
+                self._digests[slot] = _mix(before, row.tokens[position])
+
+    def _sample(self, row: _Row) -> int:
+        digests = []
+        last = row.computed - 1
+        for group, spec in enumerate(self.handshake.groups):
+            if spec.kind == "full":
+                digests.append(int(self._digests[self._slot(row, group, last)]))
+            else:
+                digest = _START
+                for position in range(max(0, last - spec.window + 1), last + 1):
+                    digest = _mix(digest, int(self._tokens[self._slot(row, group, position)]))
+                digests.append(digest)
+        return _next_token(digests, self.handshake.vocab_size)
+
+
+def toy_handshake(
+    *,
+    blocks: int = 64,
+    block_size: int = 4,
+    groups: tuple[LayerGroup, ...] = (LayerGroup("full", 0, 1),),
+    max_model_len: int = 128,
+    vocab_size: int = 97,
+) -> Handshake:
+    """A handshake for a `ToyRunner` of this size."""
+    return Handshake(
+        fingerprint="toy",
+        pid=0,
+        rank=0,
+        blocks=blocks,
+        block_size=block_size,
+        groups=groups,
+        max_model_len=max_model_len,
+        vocab_size=vocab_size,
+        dtype="int32",
+        kv_dtype="uint64",
+        device="cpu",
+        attention_backend="toy",
+        load_ms=0,
+        kv_bytes=blocks * block_size * 12,
+    )

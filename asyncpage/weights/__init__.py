@@ -1,0 +1,1 @@
+"""Model files as one vocabulary of settings and tensors, whatever container they came in."""

@@ -1,0 +1,65 @@
+"""A model's settings and tensors under one vocabulary, whatever file they came in.
+
+The executor opens one, hands `config` and `tensor` to the model and `fingerprint` to the handshake, and closes it.
+
+INVARIANT: names, shapes and order of rows are those of the Hugging Face layout, so a model never asks which
+container its weights came from.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from asyncpage.errors import ModelError
+from asyncpage.weights.folder_checkpoint import FolderCheckpoint
+from asyncpage.weights.gguf_checkpoint import GGUFCheckpoint
+
+
+class Checkpoint(Protocol):
+    """An open model.
+
+    `config` speaks the vocabulary of Hugging Face's `config.json`: `model_type`, `architectures`, `hidden_size`,
+    `num_hidden_layers`, `num_attention_heads`, `num_key_value_heads`, `head_dim`, `intermediate_size`,
+    `vocab_size`, `rms_norm_eps`, `max_position_embeddings`, `tie_word_embeddings`, `rope_theta` (float),
+    `rope_scaling` (None, or an object whose `rope_type` is never `default`), and whatever else the family has.
+    `names` are the tensors there are (`model.layers.0.self_attn.q_proj.weight`). `fingerprint` is equal for equal
+    files wherever they lie: 64 hexadecimal digits.
+    """
+
+    @property
+    def config(self) -> dict[str, Any]: ...
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    def tensor(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        """A new tensor on the CPU in `dtype`; beside it only a few megabytes are needed, and no page is kept.
+
+        Errors: `ModelError` naming the tensor when it is not there or of a type that holds no weights.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give the files back; tensors made so far live on."""
+        ...
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Open a GGUF file, or a folder with `config.json` and safetensors.
+
+    Errors: `ModelError` when it is missing or of a kind that is not read, `FormatError` when it is malformed.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return FolderCheckpoint(path)
+    if path.exists() and path.suffix in (".safetensors", ".bin", ".pt", ".pth"):
+        raise ModelError(
+            f"{path}: a weights file alone says nothing of its model; give the folder with its config.json"
+        )
+    return GGUFCheckpoint(path)

@@ -1,0 +1,75 @@
+"""A folder with `config.json` and safetensors as a checkpoint.
+
+`open_checkpoint` makes it for the executor.
+
+INVARIANT: a tensor's bytes are copied once, from the page cache into the tensor that is returned or, where the
+type differs, through a staging buffer of a few megabytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from asyncpage.errors import ModelError
+from asyncpage.formats.json_text import read_json_object
+from asyncpage.formats.safetensors_folder import SafetensorsFolder
+from asyncpage.weights.fingerprint import fingerprint
+from asyncpage.weights.settings import settle
+
+CONFIG_NAME = "config.json"
+MAX_CONFIG_BYTES = 1024 * 1024  # real ones have a few thousand
+STAGING_BYTES = 4 * 1024 * 1024
+
+_FLOATS: Mapping[str, torch.dtype] = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+class FolderCheckpoint:
+    """See `Checkpoint`. Errors of the constructor: `ModelError` for what is not run, `FormatError` when malformed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        config_path = path / CONFIG_NAME
+        found = read_json_object(config_path, MAX_CONFIG_BYTES, most_containers=10_000)
+        self.config = settle(found, str(config_path))
+        self._folder = SafetensorsFolder(path)
+        try:
+            self.config.setdefault("tie_word_embeddings", "lm_head.weight" not in self._folder.tensors)
+            files = [file for _, file in sorted(self._folder.files.items())]
+            self.fingerprint = fingerprint(config_path.read_bytes(), files)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._folder.tensors)
+
+    def tensor(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        info = self._folder.tensors.get(name)
+        if info is None:
+            raise ModelError(f"{self._path}: has no tensor {name!r}")
+        stored = _FLOATS.get(info.dtype)
+        if stored is None:
+            known = ", ".join(_FLOATS)
+            raise ModelError(f"{self._path}: tensor {name!r} has dtype {info.dtype}; weights are read from {known}")
+        out = torch.empty(info.shape, dtype=dtype)
+        flat = out.reshape(-1)
+        # uint8 views on both sides: numpy has no bfloat16, and the file need not be aligned to its element.
+        source = self._folder.raw(name)
+        if stored == dtype:
+            flat.view(torch.uint8).numpy()[:] = source
+        else:
+            staging = torch.empty(STAGING_BYTES // stored.itemsize, dtype=stored)
+            for start in range(0, len(flat), len(staging)):
+                part = staging[: min(len(staging), len(flat) - start)]
+                begin = start * stored.itemsize
+                part.view(torch.uint8).numpy()[:] = source[begin : begin + len(part) * stored.itemsize]
+                flat[start : start + len(part)].copy_(part)
+        self._folder.release(name)
+        return out
+
+    def close(self) -> None:
+        self._folder.close()

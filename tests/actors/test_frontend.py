@@ -1,0 +1,191 @@
+"""The front end's promise to sinks: one outcome each, whatever comes in which order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from asyncpage.actors.base import ActorCell
+from asyncpage.actors.frontend import Frontend
+from asyncpage.clock import SystemClock
+from asyncpage.core.sampling import SamplingParams
+from asyncpage.errors import Failure, RequestError
+from asyncpage.messages import (
+    FRONTEND_SHIFT,
+    Accepted,
+    Cancel,
+    Finish,
+    Pong,
+    Refused,
+    RequestId,
+    RequestOptions,
+    TextPrompt,
+    Texts,
+    Tokenize,
+    TokenLogprob,
+    frontend_of,
+)
+from asyncpage.pipes.mailbox import Mailbox
+from asyncpage.testing.house import Inbox
+
+
+class Recorder:
+    """A sink that writes down what it hears; told to, it raises at the first text."""
+
+    def __init__(self, *, breaks: bool = False) -> None:
+        self.heard: list[tuple[str, RequestId, object]] = []
+        self.breaks = breaks
+
+    def accepted(self, request: RequestId, prompt_tokens: int) -> None:
+        self.heard.append(("accepted", request, prompt_tokens))
+
+    def refused(self, request: RequestId, failure: Failure) -> None:
+        self.heard.append(("refused", request, failure))
+
+    def text(
+        self, request: RequestId, text: str, token_ids: Sequence[int], logprobs: tuple[TokenLogprob, ...] | None
+    ) -> None:
+        if self.breaks:
+            raise ValueError("this sink is broken")
+        self.heard.append(("text", request, (text, list(token_ids))))
+
+    def prompt_logprobs(self, request: RequestId, entries: tuple[TokenLogprob, ...]) -> None:
+        self.heard.append(("prompt_logprobs", request, entries))
+
+    def finished(self, finish: Finish) -> None:
+        self.heard.append(("finished", finish.request, finish.reason))
+
+
+def make(index: int = 0, most_open: int = 10) -> tuple[Frontend, Inbox]:
+    tokenizer = Inbox()
+    return Frontend(index, most_open, tokenizer, {}), tokenizer
+
+
+def open_one(frontend: Frontend, sink: Recorder, n: int = 1) -> RequestId:
+    return frontend.open(TextPrompt("a"), SamplingParams(n=n), RequestOptions(), sink)
+
+
+def texts(*requests: RequestId, finishes: tuple[Finish, ...] = ()) -> Texts:
+    return Texts(
+        requests=requests,
+        texts=tuple(f"t{request}" for request in requests),
+        counts=np.arange(1, len(requests) + 1, dtype=np.int32),
+        token_ids=np.arange(sum(range(len(requests) + 1)), dtype=np.int32),
+        finishes=finishes,
+    )
+
+
+def finish(request: RequestId) -> Finish:
+    return Finish(request, "length", 1, 1, 0)
+
+
+def test_ids_are_consecutive_and_name_their_front_end() -> None:
+    frontend, tokenizer = make(index=3)
+    first, second = open_one(frontend, Recorder(), n=3), open_one(frontend, Recorder())
+    assert second == first + 3
+    assert frontend_of(first) == frontend_of(second) == 3
+    assert first >> FRONTEND_SHIFT == 3
+    assert [type(message) for message in tokenizer.messages] == [Tokenize, Tokenize]
+
+
+def test_columns_are_cut_request_by_request_and_the_finish_comes_last() -> None:
+    frontend, _ = make()
+    sink = Recorder()
+    a, b = open_one(frontend, sink), open_one(frontend, sink)
+    frontend.receive(Accepted(a, 5))
+    frontend.receive(texts(a, b, finishes=(finish(b),)))
+    assert sink.heard == [
+        ("accepted", a, 5),
+        ("text", a, (f"t{a}", [0])),
+        ("text", b, (f"t{b}", [1, 2])),
+        ("finished", b, "length"),
+    ]
+
+
+def test_nothing_is_heard_after_an_outcome() -> None:
+    frontend, _ = make()
+    sink = Recorder()
+    a, b = open_one(frontend, sink), open_one(frontend, sink)
+    frontend.receive(Refused(a, Failure(400, "no")))
+    frontend.receive(texts(b, finishes=(finish(b),)))
+    heard = len(sink.heard)
+    frontend.receive(Accepted(a, 1))
+    frontend.receive(Refused(a, Failure(400, "no")))
+    frontend.receive(texts(a, b, finishes=(finish(a), finish(b))))
+    assert len(sink.heard) == heard
+    assert len(frontend) == 0
+
+
+def test_a_cancelled_request_still_has_its_outcome() -> None:
+    frontend, tokenizer = make()
+    sink = Recorder()
+    a = open_one(frontend, sink)
+    frontend.cancel(a)
+    assert tokenizer.messages[-1] == Cancel(a)
+    frontend.receive(texts(finishes=(Finish(a, "abort", 1, 0, 0),)))
+    assert sink.heard == [("finished", a, "abort")]
+    frontend.cancel(a)
+    assert len(tokenizer.messages) == 2
+
+
+def test_a_broken_sink_harms_its_own_request_only() -> None:
+    frontend, tokenizer = make()
+    broken, sound = Recorder(breaks=True), Recorder()
+    a, b = open_one(frontend, broken), open_one(frontend, sound)
+    frontend.receive(texts(a, b))
+    assert tokenizer.messages[-1] == Cancel(a)
+    assert [kind for kind, _, _ in sound.heard] == ["text"]
+
+
+def test_more_open_requests_than_allowed_are_refused_before_anything_is_sent() -> None:
+    frontend, tokenizer = make(most_open=3)
+    open_one(frontend, Recorder(), n=2)
+    with pytest.raises(RequestError) as refused:
+        open_one(frontend, Recorder(), n=2)
+    assert refused.value.failure.status == 429
+    assert "front end" in refused.value.failure.message
+    assert len(tokenizer.messages) == 1
+    open_one(frontend, Recorder())
+
+
+def test_when_the_house_falls_every_open_request_is_told() -> None:
+    frontend, _ = make()
+    sink = Recorder()
+    a, b = open_one(frontend, sink, n=2), RequestId(2)
+    frontend.fail_all(Failure(500, "an actor died"))
+    assert sink.heard == [("finished", a, "error"), ("finished", b, "error")]
+    frontend.fail_all(Failure(500, "an actor died"))
+    assert len(sink.heard) == 2
+
+
+async def test_a_ping_gathers_every_actors_stats_and_names_those_that_are_silent() -> None:
+    box = Mailbox("frontend", 100)
+    silent = Inbox()
+    frontend = Frontend(0, 10, Inbox(), {"frontend": box, "kv_manager": silent})
+    cell = ActorCell(frontend, box, SystemClock(), [box])
+    running = asyncio.ensure_future(cell.run())
+    await asyncio.sleep(0)
+    with pytest.raises(TimeoutError, match="from: kv_manager"):
+        await frontend.ping(0.01)
+    answers = asyncio.ensure_future(frontend.ping(10))
+    await asyncio.sleep(0)
+    token = silent.messages[-1].token  # type: ignore[attr-defined]
+    box.send(Pong(token, "kv_manager", {"blocks_total": 7.0}))
+    assert await answers == {"frontend": {"open_requests": 0}, "kv_manager": {"blocks_total": 7.0}}
+    cell.stop()
+    await running
+
+
+async def test_waiting_for_all_to_close_ends_with_the_last_outcome() -> None:
+    frontend, _ = make()
+    await frontend.wait_closed()
+    sink = Recorder()
+    a = open_one(frontend, sink)
+    waiting = asyncio.ensure_future(frontend.wait_closed())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    frontend.receive(texts(finishes=(finish(a),)))
+    await waiting

@@ -1,0 +1,391 @@
+"""The scheduler, the KV manager and a toy executor together, in every order of delivery.
+
+Expected tokens come from the toy's closed form over the tokens alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncpage.core.sampling import SamplingParams
+from asyncpage.core.settlement import Rules
+from asyncpage.messages import Drain, Ended, ExecutorGone, LayerGroup, RequestId, RequestOptions, Step
+from asyncpage.testing.house import ToyHouse
+from asyncpage.testing.toy_runner import toy_handshake, toy_tokens
+
+VOCAB = 97
+END = 0
+
+
+def tokens(count: int) -> SamplingParams:
+    return SamplingParams(max_tokens=count)
+
+
+def expected(prompt: Sequence[int], count: int, windows: Sequence[int] = (0,), end: int | None = None) -> list[int]:
+    return toy_tokens(prompt, count, VOCAB, windows=windows, end=end)
+
+
+def check_ledger(house: ToyHouse) -> None:
+    ledger = house.kv_manager.ledger()
+    assert ledger.blank + ledger.cached + ledger.referenced == ledger.total
+
+
+def check_idle(house: ToyHouse) -> None:
+    """Baseline when idle: no row holds a block, nobody waits, nothing runs."""
+    check_ledger(house)
+    assert house.kv_manager.ledger().referenced == 0
+    stats = house.scheduler.stats()
+    assert (stats["running"], stats["waiting"], stats["in_flight"]) == (0, 0, 0)
+
+
+def test_one_request_gets_its_tokens_and_one_end() -> None:
+    house = ToyHouse(toy_handshake())
+    request = house.admit(1, range(5, 18), tokens(9))
+    house.run()
+    assert house.outcomes.tokens[request] == expected(range(5, 18), 9)
+    assert house.outcomes.ends[request].reason == "length"
+    check_idle(house)
+
+
+def test_an_end_token_ends_the_request_and_is_counted() -> None:
+    prompt = next(p for p in ([n] for n in range(1, 97)) if END in expected(p, 20) and expected(p, 20)[0] != END)
+    house = ToyHouse(toy_handshake(), eos_ids=(END,))
+    request = house.admit(1, prompt, tokens(20))
+    house.run()
+    assert house.outcomes.tokens[request] == expected(prompt, 20, end=END)
+    assert house.outcomes.ends[request].reason == "stop"
+    assert house.outcomes.ends[request].stop_token == END
+
+
+def test_a_prefill_chunk_and_decodes_share_a_step() -> None:
+    house = ToyHouse(toy_handshake(), budget_tokens=8)
+    house.admit(1, range(1, 6), tokens(30))
+    house.run(until=lambda: len(house.outcomes.tokens.get(RequestId(1), ())) >= 2)
+    house.admit(2, range(30, 50), tokens(3))
+    house.run()
+    mixed = [step for step in house.steps if sorted(step.counts.tolist())[0] == 1 and step.counts.max() > 1]
+    assert mixed
+    assert mixed[0].counts.tolist() == [1, 7]
+    assert house.outcomes.tokens[RequestId(2)] == expected(range(30, 50), 3)
+
+
+def test_two_requests_with_one_prefix_share_the_same_physical_blocks() -> None:
+    house = ToyHouse(toy_handshake())
+    prefix = list(range(10, 22))
+    house.admit(1, [*prefix, 50, 51], tokens(20))
+    house.run(until=lambda: len(house.outcomes.tokens.get(RequestId(1), ())) >= 2)
+    house.admit(2, [*prefix, 60], tokens(20))
+    house.run(until=lambda: RequestId(2) in house.outcomes.cached)
+    first, second = house.tables.tables[0, 0, :3].tolist(), house.tables.tables[0, 1, :3].tolist()
+    assert first == second
+    assert all(house.tables.pool.references(block) == 2 for block in first)
+    assert house.tables.tables[0, 0, 3] != house.tables.tables[0, 1, 3]
+    assert house.outcomes.cached[RequestId(2)] == 12
+    house.run()
+    assert house.outcomes.tokens[RequestId(2)] == expected([*prefix, 60], 20)
+    check_idle(house)
+
+
+def test_a_salt_keeps_prompts_of_tenants_apart() -> None:
+    house = ToyHouse(toy_handshake())
+    for request, salt in ((1, "a"), (2, "b"), (3, "a")):
+        house.admit(request, range(20), tokens(2), RequestOptions(cache_salt=salt))
+        house.run()
+    assert [house.outcomes.cached[RequestId(i)] for i in (1, 2, 3)] == [0, 0, 16]
+
+
+def test_a_request_that_refuses_the_cache_neither_reads_nor_feeds_it() -> None:
+    house = ToyHouse(toy_handshake())
+    house.admit(1, range(20), tokens(2), RequestOptions(use_cache=False))
+    house.run()
+    assert house.kv_manager.ledger().cached == 0
+    house.admit(2, range(20), tokens(2))
+    house.run()
+    house.admit(3, range(20), tokens(2), RequestOptions(use_cache=False))
+    house.run()
+    assert [house.outcomes.cached[RequestId(i)] for i in (1, 2, 3)] == [0, 0, 0]
+
+
+def test_a_published_pool_of_ten_blocks_behaves_as_counted_by_hand() -> None:
+    # Ten usable blocks of 16: 55 tokens take 4 blocks; 48 shared tokens hit; a stranger of 160 takes all ten.
+    house = ToyHouse(toy_handshake(blocks=11, block_size=16, max_model_len=160), budget_tokens=512)
+    prompt = [i % 90 for i in range(55)]
+    house.admit(1, prompt, tokens(1))
+    house.run(until=lambda: len(house.steps) == 1)
+    assert house.tables.held[0] == 4
+    house.run()
+    house.admit(2, [*prompt[:48], 91, 92], tokens(1))
+    house.run()
+    assert house.outcomes.cached[RequestId(2)] == 48
+    house.admit(3, [(i * 7) % 90 for i in range(159)], tokens(1))
+    house.run()
+    assert house.outcomes.cached[RequestId(3)] == 0
+    house.admit(4, prompt, tokens(1))
+    house.run()
+    assert house.outcomes.cached[RequestId(4)] == 0
+    check_idle(house)
+
+
+def test_the_long_prefill_share_lets_several_prompts_progress_together() -> None:
+    rules = Rules(long_prefill_tokens=400)
+    handshake = toy_handshake(blocks=400, block_size=16, max_model_len=1000)
+    house = ToyHouse(handshake, budget_tokens=1024, long_prefill_tokens=400, rules=rules)
+    for request in (1, 2, 3):
+        house.admit(request, [request + i % 50 for i in range(800)], tokens(1))
+    house.run()
+    assert [step.counts.tolist() for step in house.steps[:3]] == [[400, 400, 224], [400, 400, 224], [352]]
+
+
+def test_without_chunking_a_prompt_that_does_not_fit_the_step_stops_the_pass() -> None:
+    house = ToyHouse(toy_handshake(), budget_tokens=32, rules=Rules(chunked_prefill=False))
+    house.admit(1, range(20), tokens(4))
+    house.admit(2, range(40, 60), tokens(4))
+    house.admit(3, range(60, 64), tokens(4))
+    house.run()
+    assert [step.counts.tolist() for step in house.steps[:2]] == [[20], [1, 20, 4]]
+
+
+def test_choices_share_their_prompt_by_copy_on_write() -> None:
+    house = ToyHouse(toy_handshake(), budget_tokens=64)
+    prompt = list(range(3, 17))  # three full blocks and a half
+    house.admit(1, prompt, SamplingParams(n=3, max_tokens=12), RequestOptions(use_cache=False))
+    house.run(until=lambda: any(len(step.copies) for step in house.steps))
+    tables = house.tables.tables[0]
+    assert tables[0, :3].tolist() == tables[1, :3].tolist() == tables[2, :3].tolist()
+    assert len({int(tables[row, 3]) for row in range(3)}) == 3
+    forked = next(step for step in house.steps if len(step.copies))
+    assert len(forked.copies) == 2
+    assert forked.counts.tolist() == [1, 1, 1]
+    house.run()
+    for request in (1, 2, 3):
+        assert house.outcomes.tokens[RequestId(request)] == expected(prompt, 12)
+    check_idle(house)
+
+
+def test_a_pool_of_one_prompt_preempts_and_still_finishes_everybody() -> None:
+    house = ToyHouse(toy_handshake(blocks=9, max_model_len=32), budget_tokens=16)
+    prompts = {i: [i * 7 + j for j in range(9)] for i in range(1, 7)}
+    for request, prompt in prompts.items():
+        house.admit(request, prompt, tokens(20))
+    house.run()
+    for request, prompt in prompts.items():
+        assert house.outcomes.tokens[RequestId(request)] == expected(prompt, 20)
+    assert house.scheduler.stats()["preemptions"] > 0
+    check_idle(house)
+
+
+def test_a_prompt_that_can_never_fit_is_refused_with_the_numbers() -> None:
+    house = ToyHouse(toy_handshake(blocks=5, max_model_len=64))
+    request = house.admit(1, range(20), tokens(4))
+    house.run()
+    failure = house.outcomes.refused[request].failure
+    assert failure.status == 400
+    assert failure.code == "context_length_exceeded"
+    assert "20 tokens" in failure.message
+    assert "5 KV blocks" in failure.message
+
+
+def test_a_full_queue_refuses_with_429_and_names_itself() -> None:
+    house = ToyHouse(toy_handshake(), rows=1, max_queue=2)
+    for request in range(1, 6):
+        house.admit(request, range(5), tokens(3))
+    house.run()
+    refused = house.outcomes.refused
+    assert sorted(refused) == [4, 5]
+    assert {r.failure.status for r in refused.values()} == {429}
+    assert all(
+        r.failure.retry_after_s and "waiting queue of the scheduler" in r.failure.message for r in refused.values()
+    )
+
+
+def test_draining_refuses_what_comes_and_finishes_what_was_accepted() -> None:
+    house = ToyHouse(toy_handshake())
+    first = house.admit(1, range(5), tokens(6))
+    house.boxes["scheduler"].send(Drain())
+    second = house.admit(2, range(5), tokens(6))
+    house.run()
+    assert house.outcomes.ends[first].reason == "length"
+    assert house.outcomes.refused[second].failure.status == 503
+
+
+def test_priority_serves_the_smallest_number_first_and_preempts_the_largest() -> None:
+    house = ToyHouse(toy_handshake(), rows=1, policy="priority")
+    for request, level in ((1, 5), (2, 5), (3, 1), (4, -2)):
+        house.admit(request, range(5), tokens(3), RequestOptions(priority=level))
+    house.run()
+    order = [int(new.request) for step in house.steps for new in step.added]
+    assert order == [4, 3, 1, 2]
+
+
+def test_a_deadline_ends_a_waiting_and_a_running_request_with_504() -> None:
+    house = ToyHouse(toy_handshake(), rows=1)
+    running = house.admit(1, range(5), tokens(100), RequestOptions(deadline=house.clock.now() + 3))
+    waiting = house.admit(2, range(5), tokens(4), RequestOptions(deadline=house.clock.now() + 2))
+    patient = house.admit(3, range(5), tokens(4), RequestOptions(deadline=house.clock.now() + 50))
+    house.run(until=lambda: len(house.outcomes.tokens.get(running, ())) >= 2)
+    house.clock.advance(4)
+    house.run()
+    for request in (running, waiting):
+        failure = house.outcomes.ends[request].failure
+        assert failure is not None
+        assert failure.status == 504
+    assert house.outcomes.tokens[patient] == expected(range(5), 4)
+    assert house.clock.armed() == ()
+    check_idle(house)
+
+
+def test_no_tokens_are_asked_for_and_none_are_computed() -> None:
+    house = ToyHouse(toy_handshake())
+    request = house.admit(1, range(5), tokens(0))
+    house.run()
+    assert house.outcomes.ends[request].reason == "length"
+    assert house.steps == []
+
+
+def test_a_matched_stop_string_ends_the_row_without_a_second_end() -> None:
+    house = ToyHouse(toy_handshake())
+    request = house.admit(1, range(5), tokens(50))
+    house.run(until=lambda: len(house.outcomes.tokens.get(request, ())) >= 3)
+    house.boxes["scheduler"].send(Ended(request, 3))
+    house.run()
+    assert request not in house.outcomes.ends
+    check_idle(house)
+
+
+def test_a_poisonous_request_is_found_by_halving_and_harms_nobody_else() -> None:
+    house = ToyHouse(toy_handshake(blocks=200), poison=96, budget_tokens=200, rows=16)
+    prompts = {i: [i, i + 1, i + 2, i + 3, i + 4] for i in range(1, 10)}
+    prompts[5] = [1, 96, 3]
+    for request, prompt in prompts.items():
+        house.admit(request, prompt, tokens(6))
+    house.run()
+    failure = house.outcomes.ends[RequestId(5)].failure
+    assert failure is not None
+    assert failure.code == "poison"
+    for request, prompt in prompts.items():
+        own = expected(prompt, 6)
+        if request != 5 and 96 not in own[:-1]:
+            assert house.outcomes.tokens[RequestId(request)] == own
+            assert house.outcomes.ends[RequestId(request)].reason == "length"
+    check_idle(house)
+
+
+def test_the_request_that_kills_every_executor_is_failed_and_the_others_go_on() -> None:
+    house = ToyHouse(toy_handshake(), rows=4)
+    for request in (1, 2, 3):
+        house.admit(request, [request * 10 + i for i in range(6)], tokens(5))
+    killer = RequestId(2)
+
+    def holds_killer(message: object) -> bool:
+        return isinstance(message, Step) and any(new.request == killer for new in message.added)
+
+    is_busy = True
+    while is_busy:
+        is_busy = house.turn("scheduler") | house.turn("kv_manager")
+        if any(holds_killer(message) for message in house.boxes["executor"].messages):
+            house.lose_executor()
+            is_busy = True
+        else:
+            is_busy |= house.turn("executor")
+    failure = house.outcomes.ends[killer].failure
+    assert failure is not None
+    assert failure.code == "poison"
+    for request in (1, 3):
+        assert house.outcomes.tokens[RequestId(request)] == expected([request * 10 + i for i in range(6)], 5)
+    check_idle(house)
+
+
+def test_a_spent_restart_budget_ends_every_request_and_refuses_new_ones() -> None:
+    house = ToyHouse(toy_handshake(), rows=1)
+    for request in (1, 2):
+        house.admit(request, range(5), tokens(9))
+    house.run(until=lambda: len(house.outcomes.tokens.get(RequestId(1), ())) >= 2)
+    house.boxes["executor"].messages.clear()
+    house.boxes["scheduler"].send(ExecutorGone("five losses in a row"))
+    house.admit(3, range(5), tokens(9))
+    house.run()
+    for request in (1, 2):
+        failure = house.outcomes.ends[RequestId(request)].failure
+        assert failure is not None
+        assert "five losses in a row" in failure.message
+    assert house.outcomes.refused[RequestId(3)].failure.status == 503
+    check_idle(house)
+
+
+GROUPS = {
+    "full": (LayerGroup("full", 0, 1),),
+    "full and window": (LayerGroup("full", 0, 1), LayerGroup("window", 6, 1)),
+    "two windows": (LayerGroup("window", 3, 1), LayerGroup("window", 9, 1)),
+}
+EVENTS = st.one_of(
+    st.tuples(st.just("admit"), st.integers(1, 30), st.integers(1, 20), st.integers(1, 3), st.booleans()),
+    st.tuples(st.just("cancel"), st.integers(0, 30)),
+    st.tuples(st.just("lose")),
+    st.tuples(st.sampled_from(["scheduler", "kv_manager", "executor"]), st.integers(1, 6)),
+)
+
+
+@pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
+@pytest.mark.parametrize("depth", [1, 2])
+@settings(max_examples=60, deadline=None)
+@given(events=st.lists(EVENTS, max_size=60), blocks=st.integers(17, 40), budget=st.integers(4, 24))
+def test_every_request_ends_once_with_its_own_tokens_in_any_order_of_events(
+    groups: tuple[LayerGroup, ...], depth: int, events: list[tuple[object, ...]], blocks: int, budget: int
+) -> None:
+    handshake = toy_handshake(blocks=blocks * len(groups), groups=groups, max_model_len=56)
+    house = ToyHouse(handshake, rows=4, depth=depth, budget_tokens=budget)
+    windows = [group.window for group in groups]
+    prompts: dict[RequestId, tuple[list[int], int]] = {}
+    cancelled: set[RequestId] = set()
+    next_id = 1
+    for event in events:
+        match event:
+            case ("admit", int(length), int(count), int(n), bool(use_cache)):
+                prompt = [(i * (1 + length % 3)) % 90 for i in range(length)]
+                house.admit(next_id, prompt, SamplingParams(n=n, max_tokens=count), RequestOptions(use_cache=use_cache))
+                prompts |= {RequestId(next_id + i): (prompt, count) for i in range(n)}
+                next_id += n
+            case ("cancel", int(which)) if next_id > 1:
+                request = RequestId(1 + which % (next_id - 1))
+                house.cancel(request)
+                cancelled.add(request)
+            case ("lose",):
+                house.lose_executor()
+            case (str(name), int(times)) if name in house.boxes:
+                for _ in range(times):
+                    house.turn(name)
+                check_ledger(house)
+    house.run()
+    poisoned = {r for r, end in house.outcomes.ends.items() if end.failure and end.failure.code == "poison"}
+    assert set(house.outcomes.ends) == set(prompts)
+    for request, (prompt, count) in prompts.items():
+        own = expected(prompt, count, windows)
+        end = house.outcomes.ends[request]
+        if request in poisoned or end.reason == "abort":
+            assert request in poisoned | cancelled
+            assert house.outcomes.tokens[request] == own[: len(house.outcomes.tokens[request])]
+        else:
+            assert end.reason == "length"
+            assert house.outcomes.tokens[request] == own
+    check_idle(house)
+
+
+def test_a_row_that_leaves_in_the_step_that_admits_another_gives_its_row_away() -> None:
+    house = ToyHouse(toy_handshake(), rows=1, depth=2)
+    house.admit(1, range(5), tokens(3))
+    house.admit(2, range(9, 14), tokens(3))
+    house.run()
+    assert house.outcomes.tokens[RequestId(2)] == expected(range(9, 14), 3)
+    assert {int(step.rows[0]) for step in house.steps} == {0}
+
+
+def test_the_prompt_is_not_changed_by_a_choice_of_another_length() -> None:
+    house = ToyHouse(toy_handshake())
+    sampling = tokens(4)
+    house.admit(1, range(8), sampling)
+    house.admit(2, range(8), replace(sampling, max_tokens=9))
+    house.run()
+    assert house.outcomes.tokens[RequestId(1)] == house.outcomes.tokens[RequestId(2)][:4]

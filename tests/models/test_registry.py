@@ -1,0 +1,105 @@
+"""Which configs become models, and what the others are told."""
+
+import pytest
+import torch
+
+from asyncpage.errors import ModelError
+from asyncpage.models.registry import build_model
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 11,
+    "hidden_size": 8,
+    "intermediate_size": 12,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 32,
+    "tie_word_embeddings": True,
+}
+
+
+def weights(name):
+    shapes = {
+        "embed_tokens": (11, 8),
+        "norm": (8,),
+        "_layernorm": (8,),
+        "gate_proj": (12, 8),
+        "up_proj": (12, 8),
+        "down_proj": (8, 12),
+        "_proj": (8, 8),
+    }
+    return torch.zeros(next(shape for part, shape in shapes.items() if f"{part}.weight" in name))
+
+
+def build(**changes):
+    config = {name: value for name, value in {**CONFIG, **changes}.items() if value is not ...}
+    return build_model(config, weights, torch.float32, "cpu")
+
+
+def test_key_heads_default_to_query_heads_and_the_head_size_follows():
+    spec = build().specs("float16", 32)[0]
+    assert (spec.q_heads, spec.kv_heads, spec.head_dim) == (2, 2, 4)
+    assert (spec.dtype, spec.kv_dtype, spec.block_size) == ("float32", "float16", 32)
+
+
+def test_the_model_type_serves_where_no_architecture_is_named():
+    model = build(architectures=..., model_type="mistral", sliding_window=7)
+    assert [group.window for group in model.groups] == [7]
+
+
+def test_llama_ignores_a_sliding_window_as_its_family_does():
+    assert [group.window for group in build(sliding_window=7).groups] == [0]
+
+
+def test_the_context_limit_is_the_configs():
+    assert build().max_model_len == 32
+    assert build().vocab_size == 11
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (
+            {"architectures": ["WhaleForCausalLM"]},
+            r"architecture WhaleForCausalLM is not supported; supported are LlamaForCausalLM, MistralForCausalLM",
+        ),
+        ({"architectures": [], "model_type": "whale"}, r"model type 'whale' is not supported"),
+        ({"hidden_size": ...}, r"hidden_size is missing"),
+        ({"vocab_size": -3}, r"vocab_size must be a positive whole number, found -3"),
+        ({"num_hidden_layers": "two"}, r"num_hidden_layers must be a positive whole number, found 'two'"),
+        ({"num_hidden_layers": True}, r"num_hidden_layers must be a positive whole number, found True"),
+        ({"num_attention_heads": 3}, r"hidden_size \(8\) is no multiple of num_attention_heads \(3\)"),
+        (
+            {"num_attention_heads": 4, "num_key_value_heads": 3},
+            r"num_attention_heads \(4\) must be a multiple of num_key_value_heads \(3\)",
+        ),
+        ({"hidden_act": "gelu"}, r"hidden_act 'gelu' is not supported by LlamaForCausalLM; silu is"),
+        ({"rms_norm_eps": "tiny"}, r"rms_norm_eps must be a small positive number, found 'tiny'"),
+        ({"quantization_config": {"quant_method": "awq"}}, r"weights quantised by 'awq' are not supported"),
+        ({"rope_scaling": {"rope_type": "spiral"}}, r"rope scaling 'spiral' is not supported"),
+        (
+            {"architectures": ["MistralForCausalLM"], "sliding_window": 4, "layer_types": ["chunked_attention"]},
+            r"layer type 'chunked_attention' is not supported",
+        ),
+        (
+            {"architectures": ["MistralForCausalLM"], "sliding_window": 4, "layer_types": []},
+            None,
+        ),
+        (
+            {
+                "architectures": ["MistralForCausalLM"],
+                "sliding_window": 4,
+                "layer_types": ["full_attention", "full_attention"],
+            },
+            r"layer_types names 2 layers, num_hidden_layers is 1",
+        ),
+    ],
+    ids=lambda value: None if isinstance(value, dict) else str(value)[:30],
+)
+def test_a_config_that_cannot_run_is_refused_by_field(changes, text):
+    if text is None:
+        assert build(**changes).groups[0].window == 4
+        return
+    with pytest.raises(ModelError, match=text):
+        build(**changes)

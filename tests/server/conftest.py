@@ -1,0 +1,399 @@
+"""An engine that computes without a model: it answers with the prompt's own text, one byte a token."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import numpy as np
+import pytest
+import structlog
+
+from asyncpage.config import ServerConfig
+from asyncpage.core.sampling import SamplingParams
+from asyncpage.errors import Failure
+from asyncpage.messages import (
+    ChatPrompt,
+    Finish,
+    FinishReason,
+    Prompt,
+    RequestId,
+    RequestOptions,
+    TextPrompt,
+    TokenLogprob,
+    TokenPrompt,
+)
+from asyncpage.server.engine_port import Sink
+from asyncpage.server.http_server import HttpServer
+
+EOS = 256
+VOCAB = 257
+
+
+@dataclass
+class Run:
+    request: RequestId
+    prompt: bytes
+    output: list[int]
+    sampling: SamplingParams
+    options: RequestOptions
+    sink: Sink
+    cached: int
+    done: int = 0
+    sent: int = 0  # characters
+    text: str = ""
+    decoder: codecs.IncrementalDecoder = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
+
+
+class EchoEngine:
+    """Token b is byte b, token 256 ends. Choice i of n echoes the prompt turned left by i bytes.
+
+    The token after b's logprob is -(1 + b % 4) / 4; its j-th alternative is token b + j (mod 256), j / 2 lower.
+    """
+
+    def __init__(self) -> None:
+        self.on_death: Callable[[str], None] = lambda reason: None
+        self.state = "ready"
+        self.model_names: tuple[str, ...] = ("echo", "org/alias")
+        self.vocab_size = VOCAB
+        self.max_model_len = 512
+        self.has_chat_template = True
+        self.sampling_defaults: dict[str, Any] = {}
+        self.max_queue = 10**6
+        self.is_hung = False
+        self.submitted: list[tuple[Prompt, SamplingParams, RequestOptions]] = []
+        self.cancelled: list[RequestId] = []
+        self.runs: dict[RequestId, Run] = {}
+        self._is_held = False
+        self._next = 1
+        self._seen: set[bytes] = set()
+        self._changed = asyncio.Event()
+        self._is_turning = False
+        self._prompt_tokens = 0
+        self._cached_tokens = 0
+
+    # --- the engine's interface --------------------------------------------------------------------------------------
+
+    def submit(self, prompt: Prompt, sampling: SamplingParams, options: RequestOptions, sink: Sink) -> RequestId:
+        first = RequestId(self._next)
+        self._next += sampling.n
+        self.submitted.append((prompt, sampling, options))
+        asyncio.get_running_loop().call_soon(self._admit, first, prompt, sampling, options, sink)
+        return first
+
+    def cancel(self, request: RequestId) -> None:
+        if self.runs.pop(request, None) is not None:
+            self.cancelled.append(request)
+        self._changed.set()
+
+    async def ping(self, timeout_s: float) -> Mapping[str, Mapping[str, float]]:
+        if self.is_hung:
+            raise TimeoutError("scheduler")
+        used = len(self.runs)
+        return {
+            "scheduler": {
+                "running": float(used),
+                "waiting": 0.0,
+                "preemptions": 3.0,
+                "prompt_tokens": float(self._prompt_tokens),
+                "cached_tokens": float(self._cached_tokens),
+            },
+            "kv_manager": {
+                "blocks_total": 10.0,
+                "blocks_blank": 6.0 - used,
+                "blocks_cached": 4.0,
+                "blocks_referenced": float(used),
+            },
+        }
+
+    async def drain(self, timeout_s: float) -> bool:
+        self.state = "draining"
+        self._changed.set()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.until(lambda: not self.runs)
+        except TimeoutError:
+            return False
+        return True
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def wall(self) -> float:
+        return 1_700_000_000.5
+
+    # --- the test's interface ----------------------------------------------------------------------------------------
+
+    def hold(self) -> None:
+        """Accept requests, but compute nothing until `step` or `release`."""
+        self._is_held = True
+
+    def release(self) -> None:
+        self._is_held = False
+        self._start_turning()
+
+    def step(self) -> None:
+        """Every running request makes one token."""
+        for run in tuple(self.runs.values()):
+            self._advance(run)
+        self._changed.set()
+
+    def fail_all(self, failure: Failure) -> None:
+        for run in tuple(self.runs.values()):
+            self._finish(run, "error", failure=failure)
+
+    async def until(self, is_true: Callable[[], bool]) -> None:
+        """Wait for something that changes with the engine's requests."""
+        while not is_true():
+            self._changed.clear()
+            await self._changed.wait()
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _admit(
+        self, first: RequestId, prompt: Prompt, sampling: SamplingParams, options: RequestOptions, sink: Sink
+    ) -> None:
+        requests = [RequestId(first + choice) for choice in range(sampling.n)]
+        tokens, source = _encode(prompt)
+        if options.truncate_prompt_tokens is not None:
+            tokens = source = tokens[-options.truncate_prompt_tokens :]
+        failure = None
+        if len(self.runs) + sampling.n > self.max_queue:
+            failure = Failure(429, "the waiting queue of the scheduler is full", "queue_full", None, 2.4)
+        elif len(tokens) >= self.max_model_len:
+            text = f"the prompt has {len(tokens)} tokens, the context {self.max_model_len}"
+            failure = Failure(400, text, "context_length_exceeded", "prompt")
+        if failure is not None:
+            for request in requests:
+                sink.refused(request, failure)
+            return
+        cached = (len(tokens) - 1) // 16 * 16 if tokens in self._seen else 0
+        self._seen.add(tokens)
+        self._prompt_tokens += len(tokens)
+        self._cached_tokens += cached
+        for choice, request in enumerate(requests):
+            turn = choice % max(1, len(source))
+            output = [*source[turn:], *source[:turn], EOS]
+            run = Run(request, tokens, output, sampling, options, sink, cached)
+            self.runs[request] = run
+            sink.accepted(request, len(tokens))
+            if options.deadline is not None:
+                asyncio.get_running_loop().call_at(options.deadline, self._expire, request)
+        self._changed.set()
+        self._start_turning()
+
+    def _start_turning(self) -> None:
+        if not self._is_held and not self._is_turning and self.runs:
+            self._is_turning = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._is_turning = False
+        if not self._is_held:
+            self.step()
+            self._start_turning()
+
+    def _expire(self, request: RequestId) -> None:
+        run = self.runs.get(request)
+        if run is not None:
+            self._finish(run, "error", failure=Failure(504, "the deadline has passed", "timeout"))
+
+    def _advance(self, run: Run) -> None:
+        sampling = run.sampling
+        if run.done == 0:
+            if sampling.prompt_logprobs is not None:
+                entries = tuple(
+                    _entry(token, sampling.prompt_logprobs, is_first=place == 0)
+                    for place, token in enumerate(run.prompt)
+                )
+                run.sink.prompt_logprobs(run.request, entries)
+            if run.options.echo:
+                run.sink.text(run.request, run.prompt.decode(), (), None)
+        room = self.max_model_len - len(run.prompt)
+        limit = room if sampling.max_tokens is None else min(room, sampling.max_tokens)
+        if run.done >= limit:
+            self._finish(run, "length")
+            return
+        token = run.output[min(run.done, len(run.output) - 1)]
+        run.done += 1
+        entries = None if sampling.logprobs is None else (_entry(token, sampling.logprobs),)
+        is_last = run.done >= limit
+        text = "" if token == EOS else run.decoder.decode(bytes([token]))
+        if token == EOS or is_last:
+            text += run.decoder.decode(b"", final=True)
+        stop = None
+        if sampling.stop:  # what could still begin a stop string is held back
+            run.text += text
+            stop = next((s for s in sampling.stop if s in run.text), None)
+            held = 0 if token == EOS or is_last else max(map(len, sampling.stop)) - 1
+            shown = run.text[: len(run.text) - held] if stop is None else run.text.partition(stop)[0]
+            text = shown[run.sent :]
+        if self.runs.get(run.request) is run:
+            run.sent += len(text)
+            run.sink.text(run.request, text, (token,), entries)
+        if stop is not None:
+            self._finish(run, "stop", stop_reason=stop)
+        elif token == EOS:
+            self._finish(run, "stop")
+        elif is_last:
+            self._finish(run, "length")
+
+    def _finish(
+        self, run: Run, reason: FinishReason, *, stop_reason: str | None = None, failure: Failure | None = None
+    ) -> None:
+        if self.runs.pop(run.request, None) is run:
+            run.sink.finished(Finish(run.request, reason, len(run.prompt), run.done, run.cached, stop_reason, failure))
+        self._changed.set()
+
+
+def _encode(prompt: Prompt) -> tuple[bytes, bytes]:
+    match prompt:
+        case TextPrompt(text=text):
+            return text.encode(), text.encode()
+        case TokenPrompt(tokens=tokens):
+            ids = bytes(np.frombuffer(tokens, dtype="<i4").astype(np.uint8))
+            return ids, ids
+        case ChatPrompt(messages=messages):
+            rendered = "".join(f"{message['role']}: {message['content']}\n" for message in messages)
+            return rendered.encode(), messages[-1]["content"].encode()
+
+
+def _entry(token: int, most: int, *, is_first: bool = False) -> TokenLogprob:
+    def shown(b: int) -> tuple[str, bytes]:
+        raw = b"" if b == EOS else bytes([b])
+        return raw.decode(errors="replace"), raw
+
+    logprob = -(1 + token % 4) / 4
+    top = tuple(((token + j) % 256, *shown((token + j) % 256), logprob - j / 2) for j in range(most))
+    if token == EOS and top:
+        top = ((EOS, "", b"", logprob), *top[1:])
+    return TokenLogprob(token, *shown(token), None if is_first else logprob, 1, () if is_first else top)
+
+
+@dataclass
+class Got:
+    """An answer that has been read."""
+
+    status: int
+    headers: Mapping[str, str]  # by any case
+    text: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+
+@dataclass
+class Site:
+    """A server on a real socket, and the calls that tests make to it."""
+
+    engine: EchoEngine
+    server: HttpServer
+    session: aiohttp.ClientSession
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rsplit(":", 1)[1])
+
+    async def post(self, path: str, body: Any, **headers: str) -> tuple[int, dict[str, Any]]:
+        """Status and JSON of an answer; `body` is sent as it is when it is bytes."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        async with self.session.post(self.url + path, data=data, headers=headers) as answer:
+            return answer.status, await answer.json()
+
+    async def get(self, path: str, method: str = "GET", **headers: str) -> Got:
+        async with self.session.request(method, self.url + path, headers=headers) as answer:
+            return Got(answer.status, answer.headers, await answer.text())
+
+    async def complete(self, **fields: Any) -> dict[str, Any]:
+        status, body = await self.post("/v1/completions", fields)
+        assert status == 200, body
+        return body
+
+    async def chat(self, content: str = "hello", **fields: Any) -> dict[str, Any]:
+        messages = [{"role": "user", "content": content}]
+        status, body = await self.post("/v1/chat/completions", {"messages": messages, **fields})
+        assert status == 200, body
+        return body
+
+    async def stream(self, path: str, **fields: Any) -> list[dict[str, Any]]:
+        """Every chunk of a stream that must end with [DONE]."""
+        async with self.session.post(self.url + path, json={**fields, "stream": True}) as answer:
+            assert answer.status == 200, await answer.text()
+            return chunks(await answer.read())
+
+    async def raw(self, text: str | bytes) -> bytes:
+        """What comes back for these bytes until the server closes."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(text.encode() if isinstance(text, str) else text)
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+
+def chunks(body: bytes) -> list[dict[str, Any]]:
+    events = body.decode().split("\n\n")
+    assert events.pop() == ""
+    events = [event for event in events if not event.startswith(":")]
+    assert all(event.startswith("data: ") and "\n" not in event and "\r" not in event for event in events)
+    assert events.pop() == "data: [DONE]"
+    assert "data: [DONE]" not in events
+    return [json.loads(event[6:]) for event in events]
+
+
+Serve = Callable[..., Awaitable[Site]]
+
+
+@pytest.fixture(autouse=True)
+def _plain_logs() -> Iterator[None]:
+    """Log set-ups of other tests, which might drop lines, do not reach here, and none of ours leaves."""
+    before = structlog.get_config() if structlog.is_configured() else None
+    structlog.reset_defaults()
+    yield
+    structlog.reset_defaults()
+    if before is not None:
+        structlog.configure(**before)
+
+
+@pytest.fixture
+def make_engine() -> type[EchoEngine]:
+    """For tests that run a loop of their own."""
+    return EchoEngine
+
+
+@pytest.fixture
+async def engine() -> EchoEngine:
+    return EchoEngine()
+
+
+@pytest.fixture
+async def serve(engine: EchoEngine) -> AsyncIterator[Serve]:
+    """Starts servers on the engine, with the settings given, and stops them after the test."""
+    started: list[Site] = []
+
+    async def start(**settings: Any) -> Site:
+        server = HttpServer(engine, ServerConfig(port=0, **settings))
+        await server.start()
+        started.append(Site(engine, server, aiohttp.ClientSession()))
+        return started[-1]
+
+    yield start
+    for site in started:
+        await site.session.close()
+        await site.server.stop()
+
+
+@pytest.fixture
+async def site(serve: Serve) -> Site:
+    """A server with the default settings."""
+    return await serve()

@@ -1,0 +1,114 @@
+"""Bodies: whatever bytes come, the answer is a JSON object or a refusal."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncpage.errors import RequestError
+from asyncpage.server.json_body import MAX_DEPTH, check_values, parse_object
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def refusal(raw: bytes) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        check_values(parse_object(raw))
+    assert caught.value.failure.status == 400
+    return caught.value
+
+
+@given(st.dictionaries(st.text(), JSON, max_size=5), st.booleans())
+def test_every_json_object_is_read_as_the_standard_library_reads_it(value: dict, escaped: bool) -> None:
+    raw = json.dumps(value, ensure_ascii=escaped).encode()
+    body = parse_object(raw)
+    check_values(body)
+    assert body.fields == value
+
+
+@given(st.binary(max_size=200) | st.text(alphabet='{}[]":,\\u0dDeE+-19NaIf \n', max_size=80).map(str.encode))
+def test_any_bytes_are_an_object_or_a_refusal(raw: bytes) -> None:
+    failure = None
+    try:
+        check_values(parse_object(raw))
+    except RequestError as error:
+        failure = error.failure
+    if failure is not None:
+        assert failure.status == 400
+        failure.message.encode()
+        (failure.param or "").encode()
+
+
+@pytest.mark.parametrize(
+    ("raw", "told"),
+    [
+        (b"", "empty"),
+        (b" \n", "empty"),
+        (b'{"a": 1', "not JSON"),
+        (b"{'a': 1}", "not JSON"),
+        (b'{"a": 1} x', "not JSON"),
+        (b"[1]", "a list"),
+        (b"null", "null"),
+        (b"true", "a boolean"),
+        (b"3", "a number"),
+        (b'"text"', "a string"),
+        (b'{"a": "\xff"}', "not UTF-8"),
+        (b'{"a": "\xed\xa0\x80"}', "not UTF-8"),
+        (b'{"a": 1, "b": {"c": 1, "c": 2}}', "'c' twice"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "too many digits"),
+    ],
+)
+def test_what_is_no_json_object_is_refused_and_told(raw: bytes, told: str) -> None:
+    assert told in refusal(raw).failure.message
+
+
+@pytest.mark.parametrize(
+    ("raw", "param"),
+    [
+        (b'{"a": NaN}', "a"),
+        (b'{"a": [1, {"b": -Infinity}]}', "a.1.b"),
+        (b'{"a": "\\ud800"}', "a"),
+        (b'{"a": {"b": ["x", "\\uDFFFy"]}}', "a.b.1"),
+        (b'{"a": {"\\ud800": 1}}', "a.?"),
+    ],
+)
+def test_numbers_and_texts_that_are_none_are_refused_by_path(raw: bytes, param: str) -> None:
+    assert refusal(raw).failure.param == param
+
+
+def test_a_whole_surrogate_pair_is_text() -> None:
+    body = parse_object(b'{"a": "\\ud83d\\ude00"}')
+    check_values(body)
+    assert body.fields == {"a": "\U0001f600"}
+
+
+@pytest.mark.parametrize("pair", [(b"[", b"]"), (b'{"a":', b"}")])
+def test_nesting_is_bounded(pair: tuple[bytes, bytes]) -> None:
+    def nested(levels: int) -> bytes:
+        inner = levels - 1  # the outer object is one
+        return b'{"x":' + pair[0] * inner + b"1" + pair[1] * inner + b"}"
+
+    parse_object(nested(MAX_DEPTH))
+    assert "nested" in refusal(nested(MAX_DEPTH + 1)).failure.message
+    assert "nested" in refusal(nested(200_000)).failure.message
+    assert "nested" in refusal(b"[" * 1_000_000).failure.message
+
+
+def test_brackets_inside_strings_are_not_nesting() -> None:
+    text = '[{"' * 1000 + "\\"
+    assert parse_object(json.dumps({"a": text, "b": [text]}).encode()).fields == {"a": text, "b": [text]}
+
+
+def test_a_string_that_never_ends_is_scanned_once() -> None:
+    # A scan that starts again at every quote would take minutes here.
+    refusal(b"[" * (MAX_DEPTH + 1) + b'"' + b'\\"' * 2_000_000)
+    refusal(b'{"a":"' + b"[" * MAX_DEPTH * 2 + b'\\"' * 2_000_000)

@@ -1,0 +1,14 @@
+"""Usage: prompts count once, completions always."""
+
+from asyncpage.messages import Finish, RequestId
+from asyncpage.server.usage import Usage, total_usage
+
+
+def finish(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> Finish:
+    return Finish(RequestId(1), "stop", prompt_tokens, completion_tokens, cached_tokens)
+
+
+def test_a_prompt_counts_once_and_is_cached_as_far_as_all_its_choices_found_it() -> None:
+    finishes = [finish(10, 1, 0), finish(10, 2, 8), finish(30, 4, 16), finish(30, 8, 16)]
+    assert total_usage(finishes, 2) == Usage(prompt_tokens=40, completion_tokens=15, cached_tokens=16)
+    assert total_usage(finishes, 2).to_json()["total_tokens"] == 55

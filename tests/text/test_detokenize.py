@@ -1,0 +1,138 @@
+"""Streams of text: any cut of the ids gives one text, never half a character, never half a stop string."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncpage.core.sampling import SamplingParams
+from asyncpage.text.byte_alphabet import spell
+from asyncpage.text.detokenize import TextStream, feed_one_each
+from asyncpage.text.pieces import GPT2, Splitting
+from asyncpage.text.tokenizer import Tokenizer, load_tokenizer
+from asyncpage.text.vocabulary import AddedToken, Vocabulary
+
+# Bytes whose combinations are whole characters, broken ones and impossible ones.
+PIECES = [b"A", b"B", b" one", b" two", b"\xf0\x9f", b"\x98", b"\x80", b"\xc4", b"\x8f", b"\xff", b"\xe0", b"\xed\xa0"]
+SPECIAL = len(PIECES)
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Tokenizer:
+    tokens = [*map(spell, PIECES), "<|end|>"]
+    added = (AddedToken(SPECIAL, "<|end|>"),)
+    return Tokenizer(
+        Vocabulary("tiny", tokens, lambda: iter(()), added, Splitting(GPT2), bos_id=SPECIAL, prefix_ids=(SPECIAL,))
+    )
+
+
+def cut(ids: Sequence[int], dice: random.Random) -> list[list[int]]:
+    parts = []
+    at = 0
+    while at < len(ids):
+        length = dice.randint(1, 4)
+        parts.append(list(ids[at : at + length]))
+        at += length
+    return parts
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    ids=st.lists(st.integers(0, SPECIAL), max_size=20),
+    seed=st.integers(0, 2**16),
+    skip=st.booleans(),
+    stop=st.lists(st.sampled_from(["A", "B o", "one t", "😀", "ď", "\ufffd", "AB", "d|>"]), max_size=3, unique=True),
+    min_tokens=st.integers(0, 6),
+    keeps=st.booleans(),
+)
+def test_any_cut_of_the_ids_gives_the_text_of_one_shot(
+    tiny: Tokenizer, ids: list[int], seed: int, skip: bool, stop: list[str], min_tokens: int, keeps: bool
+) -> None:
+    sampling = SamplingParams(
+        skip_special_tokens=skip, stop=tuple(stop), min_tokens=min_tokens, include_stop_str_in_output=keeps
+    )
+    whole = TextStream(tiny, sampling)
+    expected = whole.feed(ids) + whole.flush()
+    stream = TextStream(tiny, sampling)
+    text = "".join(stream.feed(part) for part in cut(ids, random.Random(seed))) + stream.flush()
+    assert text == expected
+    assert (stream.tokens, stream.matched) == (whole.tokens, whole.matched)
+
+
+@settings(max_examples=300, deadline=None)
+@given(ids=st.lists(st.integers(0, SPECIAL), max_size=20), skip=st.booleans())
+def test_without_stop_strings_the_text_is_that_of_all_bytes_together(
+    tiny: Tokenizer, ids: list[int], skip: bool
+) -> None:
+    stream = TextStream(tiny, SamplingParams(skip_special_tokens=skip))
+    parts = [stream.feed([id]) for id in ids]
+    data = b"".join(b"" if id == SPECIAL and skip else (*PIECES, b"<|end|>")[id] for id in ids)
+    assert "".join(parts) + stream.flush() == data.decode("utf-8", "replace")
+    assert stream.tokens == len(ids)
+
+
+def test_a_character_is_sent_when_its_last_byte_has_come(tiny: Tokenizer) -> None:
+    stream = TextStream(tiny, SamplingParams())
+    assert [stream.feed([id]) for id in (0, 4, 5, 6, 7, 8, 1)] == ["A", "", "", "😀", "", "ď", "B"]
+    assert stream.flush() == ""
+
+
+def test_only_bytes_that_can_never_complete_become_the_replacement_character(tiny: Tokenizer) -> None:
+    stream = TextStream(tiny, SamplingParams())
+    assert [stream.feed([id]) for id in (0, 9, 2, 4)] == ["A", "\ufffd", " one", ""]
+    assert stream.flush() == "\ufffd"
+
+
+def test_a_stop_string_counts_the_tokens_up_to_the_one_that_completed_it(tiny: Tokenizer) -> None:
+    stream = TextStream(tiny, SamplingParams(stop=("one t",)))
+    assert stream.feed([0, 2]) == "A "
+    assert stream.feed([3, 0, 0]) == ""
+    assert (stream.matched, stream.tokens) == ("one t", 3)
+    assert stream.feed([0]) == ""
+    assert stream.flush() == ""
+
+
+def test_an_included_stop_string_is_the_end_of_the_text(tiny: Tokenizer) -> None:
+    stream = TextStream(tiny, SamplingParams(stop=(" tw",), include_stop_str_in_output=True))
+    assert stream.feed([2]) + stream.feed([3]) == " one tw"
+
+
+def test_a_stop_string_before_min_tokens_is_only_text(tiny: Tokenizer) -> None:
+    stream = TextStream(tiny, SamplingParams(stop=("A",), min_tokens=3))
+    assert [stream.feed([0]) for _ in range(3)] == ["A", "A", ""]
+    assert (stream.matched, stream.tokens) == ("A", 3)
+
+
+def test_a_hidden_last_token_counts_and_shows_nothing(tiny: Tokenizer) -> None:
+    for stop in ((), ("zz",)):
+        stream = TextStream(tiny, SamplingParams(stop=stop, skip_special_tokens=False))
+        assert stream.feed([0, 1], hides_last=True) == "A"
+        assert stream.tokens == 2
+
+
+def test_the_prompt_may_end_inside_a_character(tiny: Tokenizer) -> None:
+    stream = TextStream(tiny, SamplingParams(stop=("A",)))
+    # The model's own first token is left out, one in the middle was written there.
+    assert stream.echo(tiny, [SPECIAL, 0, SPECIAL, 4]) == "A<|end|>"
+    assert stream.feed([5]) + stream.feed([6]) == "😀"
+
+
+def test_one_token_for_each_of_many_streams_is_the_same_as_one_by_one(demo_model: Path) -> None:
+    demo = load_tokenizer(demo_model)
+    dice = random.Random(2)
+    streams = [TextStream(demo, SamplingParams()) for _ in range(20)]
+    texts = [""] * 20
+    ids: list[list[int]] = [[] for _ in range(20)]
+    for _ in range(50):
+        new = [dice.randrange(demo.vocab_size + 5) for _ in range(20)]
+        for at, text in enumerate(feed_one_each(streams, new)):
+            texts[at] += text
+            ids[at].append(new[at])
+    for stream, text, own in zip(streams, texts, ids, strict=True):
+        assert text + stream.flush() == demo.decode(own)
+        assert stream.tokens == 50

@@ -1,0 +1,105 @@
+"""GGUF metadata as a vocabulary: the kinds that are known, and refusals by name for all others."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import tokenizers
+
+from asyncpage.errors import FormatError, ModelError
+from asyncpage.text.gguf_vocabulary import vocabulary_of_metadata
+from asyncpage.text.tokenizer import Tokenizer
+
+
+@pytest.fixture
+def metadata(small_json: dict[str, Any]) -> dict[str, Any]:
+    vocab = small_json["model"]["vocab"]
+    tokens = sorted(vocab, key=vocab.__getitem__)
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in small_json["model"]["merges"]]
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": [*tokens, "<|eot_id|>", "<think>", "[PAD]"],
+        "tokenizer.ggml.token_type": [3, 3] + [1] * (len(tokens) - 2) + [3, 4, 5],
+        "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.bos_token_id": 0,
+        "tokenizer.ggml.eos_token_id": 1,
+        "tokenizer.chat_template": "{{ messages }}",
+        "tokenizer.chat_template.tool_use": "{{ tools }}",
+    }
+
+
+def load(metadata: dict[str, Any], **changes: Any) -> Tokenizer:
+    changed = {**metadata, **{f"tokenizer.ggml.{key}": value for key, value in changes.items()}}
+    return Tokenizer(vocabulary_of_metadata("model.gguf", changed))
+
+
+def test_the_keys_become_the_tokenizer_that_they_describe(metadata: dict[str, Any], small_json: dict[str, Any]) -> None:
+    mine = load(metadata)
+    oracle = tokenizers.Tokenizer.from_str(json.dumps(small_json))
+    text = "The quick brown fox 123 é 你 <s> end"
+    assert mine.encode(text) == oracle.encode(text).ids
+    size = len(metadata["tokenizer.ggml.tokens"])
+    assert mine.vocab_size == size
+    assert mine.special_ids == {0, 1, size - 3}
+    # The turn's end that no key names ends an answer too.
+    assert mine.eos_ids == (1, size - 3)
+    assert mine.encode("<think>", parse_special=False) == [size - 2]
+    assert size - 1 not in mine.encode("[PAD]")
+
+
+@pytest.mark.parametrize(
+    ("pre", "adds_bos"), [("gpt-2", False), ("smollm", False), ("qwen2", False), ("llama-bpe", True), ("llama3", True)]
+)
+def test_a_text_begins_with_bos_where_the_kind_or_the_key_says_so(
+    metadata: dict[str, Any], pre: str, adds_bos: bool
+) -> None:
+    assert load(metadata, pre=pre).add_bos is adds_bos
+    assert load(metadata, pre=pre, add_bos_token=not adds_bos).add_bos is not adds_bos
+    assert load(metadata, pre=pre, add_eos_token=True).encode("a")[-1] == 1
+
+
+def test_templates_are_kept_by_name(metadata: dict[str, Any]) -> None:
+    vocabulary = vocabulary_of_metadata("model.gguf", metadata)
+    assert vocabulary.templates == {"default": "{{ messages }}", "tool_use": "{{ tools }}"}
+    assert vocabulary.named == {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "llama"}, "tokenizer model 'llama' is not supported"),
+        ({"model": "bert"}, "tokenizer model 'bert' is not supported"),
+        ({"model": None}, r"has no tokenizer\.ggml\.model"),
+        ({"pre": "tekken"}, "pre-tokenizer 'tekken' is not supported; supported are gpt-2"),
+        ({"pre": "default"}, "pre-tokenizer 'default' is not supported"),
+        ({"pre": None}, r"has no tokenizer\.ggml\.pre"),
+    ],
+)
+def test_an_unknown_kind_is_refused_by_name(metadata: dict[str, Any], changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        load(metadata, **changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pre": 3},
+        {"tokens": "abc"},
+        {"tokens": [1, 2]},
+        {"token_type": [1]},
+        {"token_type": None},
+        {"merges": None},
+        {"merges": ["ab"]},
+        {"merges": ["a b c"]},
+        {"eos_token_id": 10**6},
+        {"bos_token_id": "x"},
+        {"add_bos_token": "yes"},
+    ],
+)
+def test_a_malformed_key_is_refused_by_name(metadata: dict[str, Any], changes: dict[str, Any]) -> None:
+    (key,) = changes
+    with pytest.raises(FormatError, match=rf"tokenizer\.ggml\.{key}"):
+        load(metadata, **changes)
