@@ -43,7 +43,7 @@ class DetokenizerActor(Actor):
         self._scheduler = scheduler
         self._frontends = frontends
         self._answers: dict[RequestId, _Answer] = {}
-        # Those that have begun and want neither stop strings nor logprobs: nearly all, nearly always.
+        # Those that have begun and want no logprobs: nearly all, nearly always.
         self._plain: dict[RequestId, TextStream] = {}
         self._tokens = 0
         self._stop_matches = 0
@@ -64,7 +64,7 @@ class DetokenizerActor(Actor):
         return {"streams": len(self._answers), "tokens": self._tokens, "stop_matches": self._stop_matches}
 
     def _plain_step(self, step: StepTokens) -> bool:
-        """Settle a step that brings one token to each of some plain answers and nothing else; False if it is not so."""
+        """Settle a step that brings one token to each of some plain answers, and nothing else; False for another."""
         if step.ends or step.started or step.prompt_logprobs or len(self._frontends) > 1:
             return False
         if not step.requests or len(step.tokens) != len(step.requests) or int(step.counts.min()) != 1:
@@ -72,8 +72,9 @@ class DetokenizerActor(Actor):
         streams = [stream for stream in map(self._plain.get, step.requests) if stream is not None]
         if len(streams) != len(step.requests):
             return False
-        texts = feed_one_each(streams, step.tokens.tolist())
-        self._frontends[0].send(Texts(step.requests, tuple(texts), step.counts, step.tokens))
+        texts, matched = feed_one_each(streams, step.tokens.tolist())
+        finishes = tuple(self._finish(self._answers[step.requests[at]], None) for at in matched)
+        self._frontends[0].send(Texts(step.requests, tuple(texts), step.counts, step.tokens, finishes=finishes))
         return True
 
     def _step(self, step: StepTokens) -> None:
@@ -102,7 +103,7 @@ class DetokenizerActor(Actor):
     def _begin(self, answer: _Answer) -> str:
         """The first tokens or the end have come: what goes before the answer's text."""
         answer.has_begun = True
-        if answer.stream.is_plain and answer.sampling.logprobs is None:
+        if answer.sampling.logprobs is None:
             self._plain[answer.request] = answer.stream
         return answer.stream.echo(self._tokenizer, answer.echo) if answer.echo else ""
 

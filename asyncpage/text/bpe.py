@@ -10,6 +10,7 @@ Source: Sennrich, Haddow, Birch, "Neural Machine Translation of Rare Words with 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import pairwise
@@ -25,6 +26,8 @@ PORTION_STEPS = 128  # of merging a long piece, about 0.15 ms
 PORTION_BYTES = 4096  # of looking up or copying, about as long
 
 _NEVER = 1 << 62
+_PLACE_BITS = 32
+_PLACE_MASK = (1 << _PLACE_BITS) - 1
 
 
 class BytePairEncoder:
@@ -70,26 +73,27 @@ class BytePairEncoder:
     def encode_in_portions(self, data: bytes, ids: list[int]) -> Iterator[None]:
         """Append the ids of a long piece to `ids`, yielding between portions of work; n log n for n bytes.
 
-        The symbols form a linked list; a heap holds candidate merges, of which stale ones are skipped.
+        The symbols form a linked list; a heap holds candidate merges, of which stale ones are skipped. All of it is
+        plain numbers, in arrays where it can be: objects by the hundred thousand would make the collector stop the
+        loop for tens of milliseconds.
         """
         if len(data) <= self._longest and (whole := self._whole.get(spell(data))) is not None:
             ids.append(whole)
             return
         find, shift, mask = self._merges.get, self._shift, self._mask
-        symbols: list[int] = []
+        symbols = array("i")
         for start in range(0, len(data), PORTION_BYTES):
-            symbols += self._symbols(data[start : start + PORTION_BYTES])
+            symbols.extend(self._symbols(data[start : start + PORTION_BYTES]))
             yield
         end = len(symbols)
-        after: list[int] = []
-        before: list[int] = []
-        heap: list[tuple[int, int]] = []
+        after, before = array("i"), array("i")
+        heap: list[int] = []
         for at in range(end):
             after.append(at + 1)
             before.append(at - 1)
             value = find(symbols[at - 1] << shift | symbols[at]) if at else None
             if value is not None:
-                heappush(heap, (value, at - 1))
+                heappush(heap, value << _PLACE_BITS | at - 1)
             if not at % PORTION_STEPS:
                 yield
         steps = 0
@@ -97,7 +101,8 @@ class BytePairEncoder:
             steps += 1
             if not steps % PORTION_STEPS:
                 yield
-            value, at = heappop(heap)
+            entry = heappop(heap)
+            value, at = entry >> _PLACE_BITS, entry & _PLACE_MASK
             right = after[at]
             # A symbol that was swallowed is -1, which makes the pair a key that no merge has.
             if right == end or symbols[at] < 0 or find(symbols[at] << shift | symbols[right]) != value:
@@ -109,12 +114,12 @@ class BytePairEncoder:
                 before[beyond] = at
                 new = find(merged << shift | symbols[beyond])
                 if new is not None:
-                    heappush(heap, (new, at))
+                    heappush(heap, new << _PLACE_BITS | at)
             left = before[at]
             if left >= 0:
                 new = find(symbols[left] << shift | merged)
                 if new is not None:
-                    heappush(heap, (new, left))
+                    heappush(heap, new << _PLACE_BITS | left)
         for start in range(0, end, PORTION_BYTES):
             ids += [id for id in symbols[start : start + PORTION_BYTES] if id >= 0]
             yield

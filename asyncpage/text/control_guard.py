@@ -3,8 +3,9 @@
 `chat_template` guards what a client wrote before rendering; the tokenizer takes the guard out again after it has
 looked for control tokens, so the text comes out as it was written.
 
-INVARIANT: in a rendered text no control token is made of characters that a client wrote, be they in one string, in
-neighbouring ones, or completed by the template.
+INVARIANT: in a rendered text no control token begins or ends with a character that a client wrote, be the rest in the
+same string, in a neighbouring one or in the template. A template that puts its own marks around a whole string, as
+some do around a role, means it.
 """
 
 from __future__ import annotations

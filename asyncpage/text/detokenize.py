@@ -8,14 +8,12 @@ turn out to be half a character, or a part of a stop string.
 
 from __future__ import annotations
 
-import codecs
+from codecs import utf_8_decode
 from collections.abc import Sequence
 
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.text.stop_strings import StopMatcher, StopStrings
 from asyncpage.text.tokenizer import Tokenizer
-
-_new_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class TextStream:
@@ -25,23 +23,28 @@ class TextStream:
     string; once it is set, feeding gives nothing any more.
     """
 
-    __slots__ = ("_bytes_by_id", "_decode", "_keeps_match", "_matcher", "_min_tokens", "_size", "matched", "tokens")
+    __slots__ = (
+        "_bytes",
+        "_keeps_match",
+        "_matcher",
+        "_min_tokens",
+        "_pending",
+        "_size",
+        "_texts",
+        "matched",
+        "tokens",
+    )
 
     def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams) -> None:
-        self._bytes_by_id = tokenizer.shown_bytes(skip_special=sampling.skip_special_tokens)
+        self._bytes = tokenizer.shown_bytes(skip_special=sampling.skip_special_tokens)
+        self._texts = tokenizer.shown_texts(skip_special=sampling.skip_special_tokens)
         self._size = tokenizer.vocab_size
-        # An invalid byte becomes U+FFFD when it is seen to be invalid, an unfinished character at the flush.
-        self._decode = _new_decoder("replace").decode
+        self._pending = b""  # the beginning of a character
         self._matcher = StopMatcher(StopStrings(sampling.stop)) if sampling.stop else None
         self._min_tokens = sampling.min_tokens
         self._keeps_match = sampling.include_stop_str_in_output
         self.tokens = 0
         self.matched: str | None = None
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether no stop string is looked for, so that `feed_one_each` may feed it."""
-        return self._matcher is None
 
     def echo(self, tokenizer: Tokenizer, ids: Sequence[int]) -> str:
         """The prompt's text, to go before the answer; stop strings in it do not count.
@@ -54,44 +57,62 @@ class TextStream:
 
     def feed(self, ids: Sequence[int], *, hides_last: bool = False) -> str:
         """The text that may be sent now that `ids` have come. `hides_last`: the last one counts, but is not shown."""
-        if self.matched is not None:
-            return ""
-        shown = ids[:-1] if hides_last else ids
-        table, size = self._bytes_by_id, self._size
-        if self._matcher is None:
-            self.tokens += len(ids)
-            # A model's head can be wider than its vocabulary; what lies beyond has no text.
-            return self._decode(b"".join([table[id] for id in shown if id < size]))
+        last = len(ids) - 1 if hides_last else len(ids)
         text = ""
-        for id in shown:
+        for at, id in enumerate(ids):
+            if self.matched is not None:
+                break
             self.tokens += 1
-            new = self._decode(table[id]) if id < size else ""
-            if new:
-                ready, self.matched = self._matcher.feed(
-                    new, counts=self.tokens >= self._min_tokens, keeps_match=self._keeps_match
-                )
-                text += ready
-                if self.matched is not None:
-                    return text
-        self.tokens += len(ids) - len(shown)
+            if at < last:
+                text += self._shown(id)
         return text
 
     def flush(self) -> str:
         """The rest, when the answer has ended; nothing after a stop string."""
         if self.matched is not None:
             return ""
-        rest = self._decode(b"", True)
+        rest, self._pending = self._pending.decode("utf-8", "replace"), b""
         if self._matcher is None:
             return rest
         # U+FFFD for an unfinished character is not a character that the model chose: it completes no stop string.
         ready, _ = self._matcher.feed(rest, counts=False, keeps_match=self._keeps_match)
         return ready + self._matcher.flush()
 
+    def _shown(self, id: int) -> str:
+        """What one more token lets out."""
+        # A model's head can be wider than its vocabulary; what lies beyond has no text.
+        text = self._texts[id] if id < self._size else ""
+        if text is None or self._pending:
+            text = self._decode(self._bytes[id] if id < self._size else b"")
+        if self._matcher is None or not text:
+            return text
+        text, self.matched = self._matcher.feed(
+            text, counts=self.tokens >= self._min_tokens, keeps_match=self._keeps_match
+        )
+        return text
 
-def feed_one_each(streams: Sequence[TextStream], ids: Sequence[int]) -> list[str]:
-    """Feed one id to each of several plain streams: what a step does most, in one loop without calls of ours."""
+    def _decode(self, data: bytes) -> str:
+        """An invalid byte becomes U+FFFD when it is seen to be invalid; the beginning of a character waits."""
+        data = self._pending + data
+        text, used = utf_8_decode(data, "replace", False)
+        self._pending = data[used:]
+        return text
+
+
+def feed_one_each(streams: Sequence[TextStream], ids: Sequence[int]) -> tuple[list[str], list[int]]:
+    """Feed one id to each of several streams, what a step does most: the texts, and where a stop string matched.
+
+    The same as `feed` for each of them, with nothing done twice.
+    """
     texts = []
-    for stream, id in zip(streams, ids, strict=True):
+    matched = []
+    for at, (stream, id) in enumerate(zip(streams, ids, strict=True)):
         stream.tokens += 1
-        texts.append(stream._decode(stream._bytes_by_id[id]) if id < stream._size else "")
-    return texts
+        if stream._matcher is None and not stream._pending and id < stream._size:
+            text = stream._texts[id]
+            texts.append(stream._shown(id) if text is None else text)
+        else:
+            texts.append(stream._shown(id))
+            if stream.matched is not None:
+                matched.append(at)
+    return texts, matched

@@ -50,6 +50,8 @@ class Tokenizer:
             bytes_by_id[token.id] = token.text.encode("utf-8", "replace")
         self.bytes_by_id: Sequence[bytes] = tuple(bytes_by_id)
         self._shown = tuple(b"" if id in self.special_ids else data for id, data in enumerate(bytes_by_id))
+        self._texts = tuple(map(_text_or_none, bytes_by_id))
+        self._shown_texts = tuple("" if id in self.special_ids else text for id, text in enumerate(self._texts))
         ids = {token: id for id, token in enumerate(tokens) if token}
         self._encoder = BytePairEncoder(vocabulary, ids)
         self._finder = AddedTokenFinder(added, _to_nfc if vocabulary.is_nfc else _as_it_is)
@@ -93,6 +95,10 @@ class Tokenizer:
             for part in self._finder.split(text, parse_special=parse_special, guard=guard):
                 if isinstance(part, int):
                     ids.append(part)
+                    left -= 1
+                    if left <= 0:
+                        left = PIECES_A_LOOK
+                        yield from pace.look()
                     continue
                 if self._add_prefix_space and not part.startswith(" "):
                     part = " " + part
@@ -136,11 +142,8 @@ class Tokenizer:
 
     def token_text(self, id: int) -> str:
         """An id as the API shows a single token: its text, or its bytes where they are no whole characters."""
-        data = self.token_bytes(id)
-        try:
-            return data.decode()
-        except UnicodeDecodeError:
-            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+        text = self._texts[id] if 0 <= id < self.vocab_size else ""
+        return text if text is not None else "bytes:" + "".join(f"\\x{byte:02x}" for byte in self.bytes_by_id[id])
 
     def is_special(self, id: int) -> bool:
         """Whether an id is a control token."""
@@ -154,6 +157,10 @@ class Tokenizer:
     def shown_bytes(self, *, skip_special: bool) -> Sequence[bytes]:
         """The bytes to show for each id: those of control tokens are b"" with `skip_special`."""
         return self._shown if skip_special else self.bytes_by_id
+
+    def shown_texts(self, *, skip_special: bool) -> Sequence[str | None]:
+        """The same as text, None for an id whose bytes are no whole characters."""
+        return self._shown_texts if skip_special else self._texts
 
 
 class _Pace:
@@ -179,6 +186,13 @@ def load_tokenizer(path: Path) -> Tokenizer:
     Errors: `ModelError` naming a kind that is not supported, `FormatError` when a file is malformed.
     """
     return Tokenizer(load_vocabulary(path))
+
+
+def _text_or_none(data: bytes) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _to_nfc(text: str) -> str:

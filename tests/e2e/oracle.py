@@ -59,10 +59,16 @@ async def answer(
     return tokens
 
 
-def check_idle(engine: AsyncEngine) -> None:
-    """Nothing runs or waits and no row holds a block."""
+async def check_idle(engine: AsyncEngine) -> None:
+    """Once the step in flight is back, nothing runs or waits and no row holds a block.
+
+    A request's end is told before the step that it was in has returned.
+    """
+    while (await engine.ping(60))["scheduler"]["in_flight"]:
+        pass
+    await engine.ping(60)  # the settlement that the last step's return brought about is over
+    stats = engine.house.scheduler.stats()
+    assert (stats["running"], stats["waiting"], stats["in_flight"]) == (0, 0, 0)
     ledger = engine.house.kv_manager.ledger()
     assert ledger.blank + ledger.cached + ledger.referenced == ledger.total
     assert ledger.referenced == 0
-    stats = engine.house.scheduler.stats()
-    assert (stats["running"], stats["waiting"], stats["in_flight"]) == (0, 0, 0)

@@ -53,7 +53,7 @@ async def all_at_once(
     engine = await AsyncEngine.start(config)
     try:
         answers = await asyncio.gather(*(answer(engine, prompt, greedy(ANSWER)) for prompt in prompts))
-        check_idle(engine)
+        await check_idle(engine)
         return answers, dict(engine.house.scheduler.stats())
     finally:
         await engine.stop()
@@ -84,7 +84,7 @@ async def test_the_demo_model_answers_the_same_alone(
     engine = await AsyncEngine.start(EngineConfig(model=str(demo_model), **BASE))
     try:
         answers = [await answer(engine, prompt, greedy(ANSWER)) for prompt in prompts]
-        check_idle(engine)
+        await check_idle(engine)
     finally:
         await engine.stop()
     check(demo_oracle, prompts, answers)
@@ -107,7 +107,7 @@ async def test_the_demo_model_answers_the_same_after_its_executor_was_killed(
             *(answer(engine, prompt, greedy(ANSWER), kill_once_tokens_flow) for prompt in prompts)
         )
         assert engine.house.scheduler.stats()["executor_losses"] == 1
-        check_idle(engine)
+        await check_idle(engine)
     finally:
         await engine.stop()
     check(demo_oracle, prompts, answers)
@@ -133,7 +133,13 @@ async def test_a_tiny_model_answers_as_the_oracle_does_in_every_combination(
     prompts = [[(7 * i + j * j) % 509 + 3 for j in range(length)] for i, length in enumerate((1, 4, 9, 16, 17, 40))]
     prompts += [[*prompts[-1][:32], 5, 6, 7], prompts[-1]]
     config = EngineConfig(
-        model=str(tiny_model), placement="inproc", block_size=4, max_num_seqs=8, max_model_len=64, **settings
+        model=str(tiny_model),
+        placement="inproc",
+        block_size=4,
+        max_num_seqs=8,
+        max_model_len=64,
+        cpu_threads=1,
+        **settings,
     )
     engine = await AsyncEngine.start(config)
     seen = 0
@@ -147,7 +153,7 @@ async def test_a_tiny_model_answers_as_the_oracle_does_in_every_combination(
     try:
         answers = await asyncio.gather(*(answer(engine, prompt, greedy(ANSWER), lose) for prompt in prompts))
         stats = engine.house.scheduler.stats()
-        check_idle(engine)
+        await check_idle(engine)
     finally:
         await engine.stop()
     assert stats["executor_losses"] == is_lost

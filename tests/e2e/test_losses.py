@@ -38,7 +38,9 @@ def sampling_of(stream: int) -> SamplingParams:
 
 
 def config_of(model: Path, placement: str) -> EngineConfig:
-    return EngineConfig(model=str(model), placement=placement, max_num_seqs=64, max_model_len=256, block_size=8)
+    return EngineConfig(
+        model=str(model), placement=placement, max_num_seqs=64, max_model_len=256, block_size=8, cpu_threads=1
+    )
 
 
 async def all_streams(engine: AsyncEngine, on_token: Callable[[], None] = lambda: None) -> list[list[int]]:
@@ -64,7 +66,8 @@ async def test_twenty_kills_under_fifty_streams_change_no_token(tiny_model: Path
             pids.append(pid)
             os.kill(pid, signal.SIGKILL)
             due = seen + randomness.randint(51, 700)
-            asyncio.get_running_loop().call_later(0.05, lambda: states.append(engine.state))
+            # A new executor takes more than two seconds to load, so half a second later the answer must be no.
+            asyncio.get_running_loop().call_later(0.5, lambda: states.append(engine.state))
 
     try:
         while len(pids) < KILLS:
@@ -73,7 +76,7 @@ async def test_twenty_kills_under_fifty_streams_change_no_token(tiny_model: Path
         assert engine.house.scheduler.stats()["executor_losses"] == KILLS
         assert set(states) == {"restarting"}
         assert engine.state == "ready"
-        check_idle(engine)
+        await check_idle(engine)
     finally:
         await engine.stop()
     assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]  # noqa: ASYNC240 - procfs does not block
@@ -90,6 +93,7 @@ async def test_two_thousand_random_aborts_leave_no_block_behind(tiny_model: Path
             num_kv_blocks=80,  # a third of what the batch asks for: aborts meet preempted requests too
             max_queue=4096,
             max_num_batched_tokens=48,
+            cpu_threads=1,
         )
     )
     randomness = random.Random(11)
@@ -114,7 +118,7 @@ async def test_two_thousand_random_aborts_leave_no_block_behind(tiny_model: Path
         for start in range(0, 2000, 100):
             await asyncio.gather(*(abort_somewhere(stream) for stream in range(start, start + 100)))
         assert await engine.drain(60)
-        check_idle(engine)
+        await check_idle(engine)
     finally:
         await engine.stop()
 
@@ -130,6 +134,6 @@ async def test_the_request_that_kills_its_executor_is_failed_and_its_neighbours_
         for tokens in await asyncio.gather(*neighbours):
             assert len(tokens) == TOKENS
         assert engine.house.scheduler.stats()["executor_losses"] == 3
-        check_idle(engine)
+        await check_idle(engine)
     finally:
         await engine.stop()

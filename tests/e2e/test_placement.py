@@ -48,7 +48,7 @@ class QueueSink:
 
 
 def test_every_actor_on_its_own_loop_and_thread_gives_the_oracles_tokens(tiny_model: Path, tiny_oracle: Oracle) -> None:
-    config = EngineConfig(model=str(tiny_model), max_num_seqs=8, max_model_len=128)
+    config = EngineConfig(model=str(tiny_model), max_num_seqs=8, max_model_len=128, cpu_threads=1)
     clock = SystemClock()
     boxes = mailboxes(config)
     cells = {name: ThreadedCell(boxes[name]) for name in ACTORS}

@@ -122,6 +122,24 @@ def test_the_prompt_may_end_inside_a_character(tiny: Tokenizer) -> None:
     assert stream.feed([5]) + stream.feed([6]) == "😀"
 
 
+@settings(max_examples=150, deadline=None)
+@given(
+    ids=st.lists(st.integers(0, SPECIAL + 1), max_size=20),
+    stop=st.lists(st.sampled_from(["A", "one t", "😀", "AB"]), max_size=2, unique=True),
+)
+def test_feeding_one_each_ends_where_feeding_alone_ends(tiny: Tokenizer, ids: list[int], stop: list[str]) -> None:
+    alone, together = (TextStream(tiny, SamplingParams(stop=tuple(stop))) for _ in range(2))
+    expected = alone.feed(ids)
+    text = ""
+    for id in ids:
+        (new,), matched = feed_one_each([together], [id])
+        text += new
+        assert bool(matched) is (together.matched is not None)
+        if matched:
+            break
+    assert (text, together.matched, together.tokens) == (expected, alone.matched, alone.tokens)
+
+
 def test_one_token_for_each_of_many_streams_is_the_same_as_one_by_one(demo_model: Path) -> None:
     demo = load_tokenizer(demo_model)
     dice = random.Random(2)
@@ -130,7 +148,7 @@ def test_one_token_for_each_of_many_streams_is_the_same_as_one_by_one(demo_model
     ids: list[list[int]] = [[] for _ in range(20)]
     for _ in range(50):
         new = [dice.randrange(demo.vocab_size + 5) for _ in range(20)]
-        for at, text in enumerate(feed_one_each(streams, new)):
+        for at, text in enumerate(feed_one_each(streams, new)[0]):
             texts[at] += text
             ids[at].append(new[at])
     for stream, text, own in zip(streams, texts, ids, strict=True):
