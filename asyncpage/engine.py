@@ -45,7 +45,8 @@ from asyncpage.pipes.mailbox import Mailbox
 from asyncpage.store import resolve_model
 from asyncpage.text.chat_template import load_chat_template
 from asyncpage.text.generation import generation_defaults
-from asyncpage.text.tokenizer import load_tokenizer
+from asyncpage.text.tokenizer import Tokenizer
+from asyncpage.text.vocabulary_source import load_vocabulary
 
 State = Literal["ready", "restarting", "draining", "dead"]
 PromptLike = str | Sequence[int] | Prompt
@@ -209,11 +210,11 @@ class AsyncEngine:
 
     async def stop(self) -> None:
         """Fail what still runs, stop every actor and end the executor. May be called twice."""
+        self._death = self._death or "it was stopped"  # before anything else: what came now would get no answer
         self._frontend.fail_all(Failure(503, "the engine was stopped", "engine_stopped"))
         await self._supervisor.stop()
         with suppress(ActorDied):  # told by `on_death`
             await self._running
-        self._death = self._death or "it was stopped"
 
     def now(self) -> float:
         """Seconds on the clock that deadlines are on."""
@@ -296,12 +297,16 @@ def _as_prompt(prompt: PromptLike) -> Prompt:
         case TextPrompt() | TokenPrompt() | ChatPrompt():
             return prompt
         case _:
+            for index, token in enumerate(prompt):
+                if not -(2**31) <= token < 2**31:  # the tokenizer judges those that fit its column
+                    text = f"prompt: token id {token} at index {index} is outside any vocabulary"
+                    raise RequestError(text, param="prompt")
             return TokenPrompt(b"".join(int(token).to_bytes(4, "little", signed=True) for token in prompt))
 
 
 def _load_text(path: Path, config: EngineConfig) -> Text:
-    tokenizer = load_tokenizer(path)
-    return Text(tokenizer, load_chat_template(path, config.chat_template))
+    vocabulary = load_vocabulary(path)
+    return Text(Tokenizer(vocabulary), load_chat_template(path, config.chat_template, vocabulary=vocabulary))
 
 
 def _launcher(config: EngineConfig) -> Launcher:

@@ -291,8 +291,8 @@ class Drain:
 class Candidate:
     """A waiting request in policy order.
 
-    `known`: tokens it has (prompt and accepted output). `names`: the hash chain of its full blocks as far as known,
-    which starts at `root`.
+    `known`: tokens it has (prompt and accepted output) and may compute. `names`: the hash chain of its full blocks
+    as far as known, which starts at `root`.
     `fork_row`: the row of the sibling whose blocks it may share (copy on write), -1 for none.
     `read_cache`, `feed_cache`: whether it may match the prefix index, and whether its blocks are published.
     """
@@ -567,7 +567,17 @@ class Pong:
 
 ToTokenizer = Tokenize | Cancel
 ToScheduler = (
-    Admit | Cancel | Granted | StepDone | StepFailed | ExecutorLost | ExecutorReady | ExecutorGone | Ended | Drain
+    Admit
+    | Cancel
+    | Granted
+    | StepDone
+    | StepFailed
+    | ExecutorLost
+    | ExecutorReady
+    | ExecutorGone
+    | Ended
+    | Expired
+    | Drain
 )
 ToKvManager = Reserve | Rewind
 ToExecutor = Step | Load | Shutdown

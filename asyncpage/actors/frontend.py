@@ -79,8 +79,10 @@ class Frontend(Actor):
         self._tokenizer = tokenizer
         self._actors = dict(actors)
         self._sinks: dict[RequestId, Sink] = {}
+        self._cancelled: set[RequestId] = set()  # of these, the ones that the tokenizer was told of
         self._next = 1
-        self._pings: dict[int, tuple[dict[str, Mapping[str, float]], asyncio.Future[None]]] = {}
+        self._pings: dict[int, _Ping] = {}
+        self._asked: int | None = None  # the ping that further callers may wait for too
         self._all_closed: asyncio.Event = asyncio.Event()
         self._all_closed.set()
 
@@ -91,8 +93,11 @@ class Frontend(Actor):
         """Send a validated prompt on its way; each of its `n` choices answers to `sink` under its own id.
 
         Returns the first of `n` consecutive ids. Never awaits; the sink is not called before this returns.
-        Errors: `RequestError` (429) when too many requests are open already.
+        Errors: `RequestError`: 429 when too many requests are open already, 400 when `n` alone is too many.
         """
+        if sampling.n > self._most_open:
+            text = f"n is {sampling.n}, and the front end holds at most {self._most_open} open requests"
+            raise RequestError(text, param="n")
         if len(self._sinks) + sampling.n > self._most_open:
             text = f"the front end holds {len(self._sinks)} open requests, at most {self._most_open}; try again later"
             raise RequestError(text, status=429, code="queue_full", retry_after_s=1.0)
@@ -106,12 +111,9 @@ class Frontend(Actor):
 
     def cancel(self, request: RequestId) -> None:
         """The client has left. The request still has its outcome, `abort` unless it was over before."""
-        if request in self._sinks:
+        if request in self._sinks and request not in self._cancelled:
+            self._cancelled.add(request)
             self._tokenizer.send(Cancel(request))
-
-    def is_open(self, request: RequestId) -> bool:
-        """Whether the request's outcome is still to come."""
-        return request in self._sinks
 
     def fail_all(self, failure: Failure) -> None:
         """The house is falling: every open request ends with this failure."""
@@ -126,22 +128,26 @@ class Frontend(Actor):
     async def ping(self, timeout_s: float) -> dict[str, Mapping[str, float]]:
         """Ask every actor for a sign of life; returns each one's stats by name.
 
+        Callers that come while one is out wait for its answers too, so that no number of them fills a mailbox.
         Errors: `TimeoutError` naming the actors that did not answer within `timeout_s`.
         """
-        token, self._next = self._next, self._next + 1
-        answers: dict[str, Mapping[str, float]] = {}
-        answered = asyncio.get_running_loop().create_future()
-        self._pings[token] = (answers, answered)
+        if self._asked is None:
+            self._asked = self._ask()
+        token = self._asked
+        ping = self._pings[token]
+        ping.callers += 1
         try:
-            for address in self._actors.values():
-                address.send(Ping(token, self._index))
-            await asyncio.wait_for(answered, timeout_s)
+            await asyncio.wait_for(asyncio.shield(ping.answered), timeout_s)
         except TimeoutError:
-            silent = sorted(self._actors.keys() - answers.keys())
+            self._ask_anew_after(token)
+            silent = sorted(self._actors.keys() - ping.answers.keys())
             raise TimeoutError(f"no answer within {timeout_s:g} s from: {', '.join(silent)}") from None
         finally:
-            del self._pings[token]
-        return answers
+            ping.callers -= 1
+            if not ping.callers:
+                self._ask_anew_after(token)
+                del self._pings[token]
+        return ping.answers
 
     def receive(self, message: object) -> None:
         match message:
@@ -178,6 +184,7 @@ class Frontend(Actor):
 
     def _close(self, request: RequestId) -> Sink | None:
         sink = self._sinks.pop(request, None)
+        self._cancelled.discard(request)
         if not self._sinks:
             self._all_closed.set()
         return sink
@@ -190,10 +197,31 @@ class Frontend(Actor):
             log.error("sink.failed", request=request, exc_info=error)
             self.cancel(request)
 
+    def _ask(self) -> int:
+        token, self._next = self._next, self._next + 1
+        for address in self._actors.values():
+            address.send(Ping(token, self._index))
+        self._pings[token] = _Ping()
+        return token
+
     def _pong(self, pong: Pong) -> None:
-        waiting = self._pings.get(pong.token)
-        if waiting is not None:
-            answers, answered = waiting
-            answers[pong.actor] = pong.stats
-            if answers.keys() >= self._actors.keys() and not answered.done():
-                answered.set_result(None)
+        ping = self._pings.get(pong.token)
+        if ping is not None:
+            ping.answers[pong.actor] = pong.stats
+            if ping.answers.keys() >= self._actors.keys() and not ping.answered.done():
+                ping.answered.set_result(None)
+                self._ask_anew_after(pong.token)
+
+    def _ask_anew_after(self, token: int) -> None:
+        """Whoever asks from now on asks anew."""
+        if self._asked == token:
+            self._asked = None
+
+
+class _Ping:
+    """A ping that is out, and how many wait for its answers."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Mapping[str, float]] = {}
+        self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.callers = 0

@@ -31,7 +31,6 @@ from asyncpage.messages import (
     Admission,
     Admit,
     Cancel,
-    Candidate,
     Drain,
     End,
     Ended,
@@ -128,16 +127,14 @@ class Scheduler(Actor):
             self._flush(StepTokens((), EMPTY, EMPTY, started=tuple(self._started), ends=tuple(self._ends)))
 
     def fail(self, message: object, error: Exception) -> bool:
-        match message:
-            case Admit():
-                failure = Failure(500, f"the scheduler could not take the request: {error}", "internal_error")
-                accepted = [self._roster.find(request) for request in message.requests]
-                self._refuse(message, failure)
-                for sequence in filter(None, accepted):
-                    self._end(sequence, "error", failure=failure)
-                return True
-            case _:
-                return False
+        if not isinstance(message, Admit):
+            return False
+        failure = Failure(500, f"the scheduler could not take the request: {error}", "internal_error")
+        accepted = [self._roster.find(request) for request in message.requests]
+        self._refuse(message, failure)
+        for sequence in filter(None, accepted):
+            self._end(sequence, "error", failure=failure)
+        return True
 
     def stats(self) -> Mapping[str, float]:
         now = {"running": len(self._running), "waiting": self._roster.waiting}
@@ -245,19 +242,25 @@ class Scheduler(Actor):
             timer.cancel()
         row = self._roster.remove(sequence)
         if row is not None:
-            self._released.append(row)
-            self._removed.append(row)
+            self._emptied(row)
+
+    def _emptied(self, *rows: int) -> None:
+        """Rows that the KV manager and the executor do not know to be empty yet."""
+        self._released += rows
+        self._removed += rows
 
     # --- a step ------------------------------------------------------------------------------------------------------
 
     def _ask_for_step(self) -> None:
         """Send `Reserve` when a step may leave and there is something to run, or to give blocks back."""
         running, settings = self._running, self._settings
-        rows, wants = EMPTY, EMPTY
-        offered: tuple[Candidate, ...] = ()
-        if self._is_ready and len(running.in_flight) < settings.depth:
-            rows, wants = running.wants(settings.long_prefill_tokens)
-            offered = self._roster.candidates(settings.budget_tokens)
+        # A suspect is alone only if nothing else is in flight, so the pipeline is one deep while any is tried.
+        depth = settings.depth if self._roster.quarantine.allowed is None else 1
+        may_leave = self._is_ready and len(running.in_flight) < depth
+        if may_leave:
+            self._emptied(*self._roster.make_way())
+        rows, wants = running.wants(settings.long_prefill_tokens) if may_leave else (EMPTY, EMPTY)
+        offered = self._roster.candidates(settings.budget_tokens) if may_leave else ()
         is_owed = self._is_owed and not running.in_flight
         if not (len(rows) or offered or self._released or is_owed):
             return
@@ -377,9 +380,7 @@ class Scheduler(Actor):
         for sequence in self._running.occupants():
             self._roster.send_back(sequence)
         self._running.in_flight.clear()
-        self._released.clear()
-        self._removed.clear()
-        self._filled.clear()
+        self._released, self._removed, self._filled = [], [], []
         self._epoch += 1
         self._kv_manager.send(Rewind(forget=forget))
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+import mmap
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,8 +21,11 @@ def allocate_kv(layout: KVLayout, blocks: int, device: DeviceInfo) -> Tensor:
     shape = [layout.shape_of(blocks)[axis] for axis in order]
     dtype = getattr(torch, layout.dtype)
     if device.kind == "cpu":
-        # numpy asks the kernel for zeroed pages; torch.zeros writes every one of them (10 s and all of 2 GiB at once).
-        memory = torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(shape)
+        # Mapped by hand, because whatever goes through malloc may come from its heap, where the zeros are written: all
+        # of the pool's memory is then taken at once, with 2 s a GiB of page faults.
+        size = math.prod(shape) * dtype.itemsize
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory = torch.frombuffer(pages, dtype=dtype).view(shape)
     else:
         memory = torch.zeros(shape, dtype=dtype, device=device.torch_device)
     return memory.permute([order.index(axis) for axis in range(len(order))])

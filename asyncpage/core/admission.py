@@ -43,7 +43,11 @@ def refusal(admit: Admit, settings: SchedulerSettings, *, living: int, retry_aft
             f"tokens a request and {settings.capacity_blocks} blocks in all"
         )
         return Failure(400, text, "context_length_exceeded", "prompt")
-    if living + admit.sampling.n > settings.max_queue + settings.rows:
+    most = settings.max_queue + settings.rows
+    if admit.sampling.n > most:
+        text = f"n is {admit.sampling.n}, and this server holds {most} requests in all (--max-queue, --max-num-seqs)"
+        return Failure(400, text, None, "n")
+    if living + admit.sampling.n > most:
         text = f"the waiting queue of the scheduler is full (--max-queue {settings.max_queue}); try again later"
         return Failure(429, text, "queue_full", None, retry_after_s)
     return None

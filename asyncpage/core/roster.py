@@ -86,6 +86,16 @@ class Roster:
         self.let_children_wait(sequence)
         return row
 
+    def make_way(self) -> list[int]:
+        """While suspects are tried, whoever is not one of them waits again. Returns the rows they leave empty.
+
+        Those that were cleared would otherwise run on beside the next suspects, and none would ever be alone.
+        """
+        allowed = self.quarantine.allowed
+        if allowed is None:
+            return []
+        return [self.send_back(one) for one in self.running.occupants() if one.request not in allowed]
+
     def candidates(self, budget_tokens: int) -> tuple[Candidate, ...]:
         """Waiting requests in policy order, as many as there are free rows and as could share the budget."""
         most = min(self._rows - len(self.running), budget_tokens)

@@ -109,15 +109,6 @@ class SamplingParams:
         """Only what differs from the defaults, as plain values."""
         return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) != field.default}
 
-    @classmethod
-    def from_wire(cls, wire: dict[str, Any]) -> SamplingParams:
-        """The inverse of `to_wire`; lists become tuples again."""
-        return cls(**{name: _tuples(value) for name, value in wire.items()})
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(item) for item in value) if isinstance(value, (list, tuple)) else value
-
 
 _INT_MAX = 2**31 - 1
 _BOUNDS: tuple[tuple[str, float, float], ...] = (

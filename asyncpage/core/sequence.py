@@ -74,11 +74,14 @@ class Sequence:
             self.names += extend_chain(parent, rest, block_size)
 
     def as_candidate(self) -> Candidate:
-        """What the KV manager needs to let it in, the same until it has run."""
+        """What the KV manager needs to let it in, the same until it has run.
+
+        The last token that it may have is never computed: nothing comes after it.
+        """
         if self.candidate is None:
             self.candidate = Candidate(
                 request=self.request,
-                known=len(self.tokens),
+                known=min(len(self.tokens), self.limit - 1),
                 root=self.root,
                 names=self.names,
                 read_cache=self.options.use_cache and not self._must_see_prompt,

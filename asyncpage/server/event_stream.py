@@ -54,10 +54,6 @@ class EventStream:
         self._last_write = 0.0
 
     @property
-    def is_open(self) -> bool:
-        return self._transport is not None
-
-    @property
     def is_full(self) -> bool:
         """Nothing should be sent now: not open yet, or the client is behind."""
         return self._transport is None or self._transport.get_write_buffer_size() > HIGH_WATER_BYTES

@@ -16,6 +16,7 @@ from asyncpage.errors import Failure, RequestError, request_error
 from asyncpage.messages import Finish, RequestId, RequestOptions, TokenLogprob
 from asyncpage.server.call import Call
 from asyncpage.server.engine_port import Engine
+from asyncpage.server.failure import internal_failure
 from asyncpage.server.metrics import Metrics
 
 
@@ -135,8 +136,12 @@ class Exchange:
             return
         self._waiting.discard(finish.request)
         if finish.reason in ("stop", "length"):
+            try:
+                self._consumer.finished(index, finish)
+            except Exception:  # no other word will come for this choice, so the call is told here
+                self.fail(internal_failure())
+                raise
             self.finishes[index] = finish
-            self._consumer.finished(index, finish)
             if not self._indexes:
                 self._wake()
         else:

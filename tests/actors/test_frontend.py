@@ -18,6 +18,7 @@ from asyncpage.messages import (
     Accepted,
     Cancel,
     Finish,
+    Ping,
     Pong,
     Refused,
     RequestId,
@@ -131,6 +132,18 @@ def test_a_cancelled_request_still_has_its_outcome() -> None:
     assert len(tokenizer.messages) == 2
 
 
+def test_a_request_is_cancelled_once_however_often_it_is_asked_for() -> None:
+    frontend, tokenizer = make()
+    broken = Recorder(breaks=True)
+    a = open_one(frontend, broken)
+    for _ in range(3):
+        frontend.receive(texts(a))
+        frontend.cancel(a)
+    assert [type(message) for message in tokenizer.messages] == [Tokenize, Cancel]
+    frontend.receive(texts(finishes=(finish(a),)))
+    assert broken.heard == [("finished", a, "length")]
+
+
 def test_a_broken_sink_harms_its_own_request_only() -> None:
     frontend, tokenizer = make()
     broken, sound = Recorder(breaks=True), Recorder()
@@ -149,6 +162,14 @@ def test_more_open_requests_than_allowed_are_refused_before_anything_is_sent() -
     assert "front end" in refused.value.failure.message
     assert len(tokenizer.messages) == 1
     open_one(frontend, Recorder())
+
+
+def test_more_choices_than_can_ever_be_open_are_refused_for_good() -> None:
+    frontend, tokenizer = make(most_open=3)
+    with pytest.raises(RequestError) as refused:
+        open_one(frontend, Recorder(), n=4)
+    assert (refused.value.failure.status, refused.value.failure.param) == (400, "n")
+    assert not tokenizer.messages
 
 
 def test_when_the_house_falls_every_open_request_is_told() -> None:
@@ -177,6 +198,34 @@ async def test_a_ping_gathers_every_actors_stats_and_names_those_that_are_silent
     assert await answers == {"frontend": {"open_requests": 0}, "kv_manager": {"blocks_total": 7.0}}
     cell.stop()
     await running
+
+
+async def test_callers_that_ask_at_once_share_one_ping_and_each_keeps_its_own_patience() -> None:
+    actor = Inbox()
+    frontend = Frontend(0, 10, Inbox(), {"kv_manager": actor})
+    patient = [asyncio.ensure_future(frontend.ping(10)) for _ in range(500)]
+    left = asyncio.ensure_future(frontend.ping(10))
+    await asyncio.sleep(0)
+    left.cancel()
+    with pytest.raises(TimeoutError, match="kv_manager"):
+        await frontend.ping(0.001)
+    (ping,) = actor.messages
+    assert isinstance(ping, Ping)
+    frontend.receive(Pong(ping.token, "kv_manager", {"blocks_total": 7.0}))
+    assert await asyncio.gather(*patient) == [{"kv_manager": {"blocks_total": 7.0}}] * 500
+
+
+async def test_a_ping_that_was_never_answered_is_not_waited_for_again() -> None:
+    actor = Inbox()
+    frontend = Frontend(0, 10, Inbox(), {"kv_manager": actor})
+    with pytest.raises(TimeoutError):
+        await frontend.ping(0.001)
+    asking = asyncio.ensure_future(frontend.ping(10))
+    await asyncio.sleep(0)
+    _, ping = actor.messages
+    assert isinstance(ping, Ping)
+    frontend.receive(Pong(ping.token, "kv_manager", {}))
+    assert await asking == {"kv_manager": {}}
 
 
 async def test_waiting_for_all_to_close_ends_with_the_last_outcome() -> None:

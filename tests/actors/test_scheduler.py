@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.core.settlement import Rules
-from asyncpage.messages import Drain, Ended, ExecutorGone, LayerGroup, RequestId, RequestOptions, Step
+from asyncpage.messages import Drain, Ended, ExecutorGone, LayerGroup, RequestId, RequestOptions, Step, StepFailed
 from asyncpage.testing.house import ToyHouse
 from asyncpage.testing.toy_runner import toy_handshake, toy_tokens
 
@@ -245,6 +245,17 @@ def test_no_tokens_are_asked_for_and_none_are_computed() -> None:
     assert house.steps == []
 
 
+@pytest.mark.parametrize("budget", [4, 32])
+def test_logprobs_of_a_prompt_alone_bring_no_token_however_the_prompt_is_cut(budget: int) -> None:
+    house = ToyHouse(toy_handshake(), budget_tokens=budget)
+    request = house.admit(1, range(5, 12), SamplingParams(max_tokens=0, prompt_logprobs=1))
+    house.run()
+    assert house.outcomes.tokens[request] == []
+    assert house.outcomes.ends[request].reason == "length"
+    assert sum(int(step.counts.sum()) for step in house.steps) == 6  # what follows the last token is not asked for
+    check_idle(house)
+
+
 def test_a_matched_stop_string_ends_the_row_without_a_second_end() -> None:
     house = ToyHouse(toy_handshake())
     request = house.admit(1, range(5), tokens(50))
@@ -270,6 +281,31 @@ def test_a_poisonous_request_is_found_by_halving_and_harms_nobody_else() -> None
         if request != 5 and 96 not in own[:-1]:
             assert house.outcomes.tokens[RequestId(request)] == own
             assert house.outcomes.ends[RequestId(request)].reason == "length"
+    check_idle(house)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_poison_is_found_as_fast_among_long_answers(depth: int) -> None:
+    poison = VOCAB + 1  # no answer holds it
+    house = ToyHouse(
+        toy_handshake(blocks=400, max_model_len=100), poison=poison, budget_tokens=200, rows=16, depth=depth
+    )
+    prompts = {i: [i, i + 1, i + 2] for i in range(1, 9)} | {5: [1, poison, 3]}
+    for request, prompt in prompts.items():
+        house.admit(request, prompt, tokens(60))
+    failures: list[StepFailed] = []
+
+    def poison_is_found() -> bool:
+        messages = house.boxes["scheduler"].messages
+        failures.extend(m for m in messages if isinstance(m, StepFailed) and m not in failures)
+        return RequestId(5) in house.outcomes.ends
+
+    house.run(until=poison_is_found)
+    assert len(failures) == 3  # all eight, the half that holds it, itself alone
+    assert len(house.steps) <= 3 + 2
+    house.run()
+    for request in prompts.keys() - {5}:
+        assert house.outcomes.tokens[RequestId(request)] == expected(prompts[request], 60)
     check_idle(house)
 
 

@@ -68,5 +68,5 @@ def test_parameters_survive_the_wire_and_defaults_cost_nothing() -> None:
         seed=-5,
         ignore_eos=True,
     )
-    assert SamplingParams.from_wire(msgpack.unpackb(msgpack.packb(params.to_wire()))) == params
+    assert SamplingParams(**msgpack.unpackb(msgpack.packb(params.to_wire()), use_list=False)) == params
     assert SamplingParams().to_wire() == {}

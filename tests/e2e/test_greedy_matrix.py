@@ -37,7 +37,13 @@ def prompts(demo_model: Path) -> list[list[int]]:
     return [source[(i % 3) * 40 :][:length] for i, length in enumerate(LENGTHS)]
 
 
-BASE: dict[str, Any] = {"placement": "inproc", "max_model_len": 1536, "max_num_seqs": 32, "dtype": "float32"}
+BASE: dict[str, Any] = {
+    "placement": "inproc",
+    "max_model_len": 1536,
+    "max_num_seqs": 32,
+    "dtype": "float32",
+    "cpu_threads": 1,  # tests run side by side
+}
 FACTORS: dict[str, dict[str, Any]] = {
     "mixed in a batch of 32": {},
     "caching off": {"enable_prefix_caching": False},

@@ -1,0 +1,55 @@
+"""A call's requests in the engine: whatever its consumer does, whoever waits for it hears of an end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from asyncpage.core.sampling import SamplingParams
+from asyncpage.errors import RequestError
+from asyncpage.messages import Finish, RequestOptions, TextPrompt, TokenLogprob
+from asyncpage.server.call import Call, Output
+from asyncpage.server.exchange import Exchange
+from asyncpage.server.metrics import Metrics
+from tests.server.conftest import EchoEngine
+
+
+class LastWordsFail:
+    """A consumer that cannot write the end of one choice."""
+
+    def __init__(self, broken: int) -> None:
+        self.broken = broken
+
+    def text(self, index: int, text: str, token_ids: Sequence[int], logprobs: tuple[TokenLogprob, ...] | None) -> None:
+        pass
+
+    def prompt_logprobs(self, index: int, entries: tuple[TokenLogprob, ...]) -> None:
+        pass
+
+    def finished(self, index: int, finish: Finish) -> None:
+        if index == self.broken:
+            raise ValueError("an end that cannot be written")
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+async def test_a_consumer_that_fails_at_the_end_fails_the_call_instead_of_leaving_it_open(broken: int) -> None:
+    engine = EchoEngine()
+    engine.hold()
+    call = Call("echo", (TextPrompt("ab"),), SamplingParams(n=2, max_tokens=1), RequestOptions(), Output())
+    exchange = Exchange(engine, call, call.options, Metrics())
+    await exchange.admit(LastWordsFail(broken))
+    waiting = asyncio.ensure_future(exchange.done())
+    await asyncio.sleep(0)
+    for request, run in tuple(engine.runs.items()):
+        if exchange.failure is None:  # as the front end does: a sink's fault is logged and harms its own call only
+            try:
+                run.sink.finished(Finish(request, "length", 2, 1, 0))
+            except ValueError:
+                engine.runs.pop(request)
+    with pytest.raises(RequestError) as failed:
+        await waiting
+    assert failed.value.failure.code == "internal_error"
+    exchange.close()
+    assert [finish is None for finish in exchange.finishes] == [index >= broken for index in range(2)]

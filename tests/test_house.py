@@ -1,0 +1,34 @@
+"""What the house works out before anybody moves in."""
+
+import pytest
+
+from asyncpage.config import EngineConfig
+from asyncpage.errors import UsageError
+from asyncpage.house import ACTORS, mailboxes, max_model_len, most_open
+from asyncpage.messages import LayerGroup
+from asyncpage.testing.toy_runner import toy_handshake
+
+TWO_GROUPS = (LayerGroup("full", 0, 1), LayerGroup("window", 8, 1))
+
+
+def test_the_longest_request_is_what_the_model_takes_and_the_whole_pool_holds() -> None:
+    config = EngineConfig()
+    assert max_model_len(config, toy_handshake(blocks=64, block_size=4, max_model_len=128)) == 128
+    assert max_model_len(config, toy_handshake(blocks=21, block_size=4, max_model_len=128)) == 80
+    # 20 usable blocks make ten entries of four tokens in each of two groups.
+    assert max_model_len(config, toy_handshake(blocks=21, block_size=4, max_model_len=128, groups=TWO_GROUPS)) == 40
+
+
+def test_without_chunked_prefill_a_step_must_take_the_longest_prompt() -> None:
+    config = EngineConfig(enable_chunked_prefill=False, max_num_seqs=8, max_num_batched_tokens=100)
+    with pytest.raises(UsageError, match="--max-num-batched-tokens to 128"):
+        max_model_len(config, toy_handshake(max_model_len=128))
+    assert max_model_len(config, toy_handshake(max_model_len=100)) == 100
+
+
+def test_every_actors_mailbox_holds_all_that_may_be_open_at_once() -> None:
+    config = EngineConfig(max_queue=3, max_num_seqs=2)
+    boxes = mailboxes(config)
+    assert tuple(boxes) == ACTORS
+    assert most_open(config) == 10
+    assert all(box.capacity >= 4 * 10 for box in boxes.values())
