@@ -92,6 +92,11 @@ class EngineConfig:
             raise UsageError(f"--watermark must be at least 0 and below 1, got {self.watermark}")
         if self.long_prefill_token_threshold < 0:
             raise UsageError("--long-prefill-token-threshold must be 0 (no limit) or more")
+        if self.long_prefill_token_threshold and not self.enable_chunked_prefill:
+            raise UsageError(
+                "--long-prefill-token-threshold cuts prompts into chunks, which --no-enable-chunked-prefill forbids; "
+                "give one of them"
+            )
         if self.max_restarts < 0:
             raise UsageError("--max-restarts must be 0 or more")
         for name in ("load_timeout_s", "step_timeout_s"):
@@ -116,7 +121,7 @@ class ServerConfig:
     """How the HTTP server listens and what it lets in."""
 
     host: str = setting("127.0.0.1", "address to listen on; loopback unless you open it")
-    port: int = setting(8000, "TCP port")
+    port: int = setting(8000, "TCP port; 0 takes a free one and prints it")
     uds: str | None = setting(None, "a Unix socket path, instead of host and port")
     api_key: tuple[str, ...] = setting((), "keys that open the API; repeat for several")
     allowed_hosts: tuple[str, ...] = setting((), "Host headers to accept beside the listening address and localhost")

@@ -23,7 +23,7 @@ from asyncpage.actors.supervisor import Supervisor
 from asyncpage.clock import Clock, SystemClock
 from asyncpage.config import EngineConfig
 from asyncpage.core.sampling import SamplingParams
-from asyncpage.errors import ActorDied, Failure, RequestError, request_error
+from asyncpage.errors import Failure, RequestError, request_error
 from asyncpage.house import House, Text, build, executor_settings, mailboxes
 from asyncpage.logs import configure_logs_unless_set
 from asyncpage.messages import (
@@ -72,6 +72,7 @@ class AsyncEngine:
         self.model_names = config.served_model_name or (_model_name(config.model),)
         self.vocab_size = handshake.vocab_size
         self.max_model_len = house.max_model_len
+        self.max_requests = config.max_queue + config.max_num_seqs
         self.has_chat_template = has_chat_template
         self.sampling_defaults = defaults
         self.on_death: Callable[[str], None] = lambda reason: None
@@ -88,6 +89,7 @@ class AsyncEngine:
             self._supervisor.add(actor, boxes[actor.name], frontends)
         self._supervisor.add(house.new_tokenizer(), boxes["tokenizer"], frontends, factory=house.new_tokenizer)
         self._running = asyncio.ensure_future(self._supervisor.run())
+        self._running.add_done_callback(self._supervisor_ended)
 
     @classmethod
     async def start(
@@ -213,8 +215,7 @@ class AsyncEngine:
         self._death = self._death or "it was stopped"  # before anything else: what came now would get no answer
         self._frontend.fail_all(Failure(503, "the engine was stopped", "engine_stopped"))
         await self._supervisor.stop()
-        with suppress(ActorDied):  # told by `on_death`
-            await self._running
+        await asyncio.wait([self._running])  # how it ended was told by `on_death`
 
     def now(self) -> float:
         """Seconds on the clock that deadlines are on."""
@@ -224,10 +225,16 @@ class AsyncEngine:
         """Seconds since the epoch."""
         return self._clock.wall()
 
-    def _died(self, name: str, error: Exception) -> None:
+    def _died(self, name: str, error: BaseException) -> None:
         self._death = f"the {name} died: {type(error).__name__}: {error}"
         self._frontend.fail_all(Failure(500, self._death, "engine_dead"))
         self.on_death(self._death)
+
+    def _supervisor_ended(self, running: asyncio.Future[None]) -> None:
+        """With nobody to look after the actors, no request may go on waiting for them."""
+        error = None if running.cancelled() else running.exception()
+        if self._death is None:
+            self._died("supervisor", error or RuntimeError("it was cancelled"))
 
 
 class _Stream:

@@ -2,13 +2,15 @@
 
 Every room logs events through `structlog.get_logger`; a library that nobody configured stays quiet below warnings.
 
-INVARIANT: log lines go to the given stream (standard error), never to standard output, which belongs to answers.
+INVARIANT: log lines go to the given stream (standard error), never to standard output, which belongs to answers; a
+stream that cannot be written costs lines, never the work that logs.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
+from contextlib import suppress
 from typing import TextIO
 
 import structlog
@@ -18,7 +20,7 @@ from structlog.typing import Processor
 def configure_logs(level: str, style: str, stream: TextIO | None = None) -> None:
     """Show events of at least `level` (debug, info, warning, error), as `console` lines or `json` objects.
 
-    `stream`: standard error when None. Errors: `ValueError` for another level or style.
+    `stream`: standard error, whatever it is at the moment, when None. Errors: `ValueError` for another level or style.
     """
     levels = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
     if level not in levels:
@@ -44,7 +46,7 @@ def configure_logs(level: str, style: str, stream: TextIO | None = None) -> None
     structlog.configure(
         processors=[structlog.processors.add_log_level, stamp, *shape],
         wrapper_class=structlog.make_filtering_bound_logger(levels[level]),
-        logger_factory=structlog.PrintLoggerFactory(file=out),
+        logger_factory=lambda *_: _Lines(stream if stream is not None else sys.stderr),
         cache_logger_on_first_use=False,  # loggers are module globals: cached ones would keep the first set-up
     )
 
@@ -53,3 +55,13 @@ def configure_logs_unless_set() -> None:
     """Warnings and errors on standard error, unless the embedding program has set structlog up."""
     if not structlog.is_configured():
         configure_logs("warning", "console")
+
+
+class _Lines(structlog.PrintLogger):
+    """Prints a line where that can be done: an actor must not die of a closed pipe or a full disk."""
+
+    def msg(self, message: str) -> None:
+        with suppress(OSError, ValueError):
+            super().msg(message)
+
+    log = debug = info = warn = warning = error = err = critical = fatal = exception = failure = msg

@@ -3,6 +3,7 @@
 Its loop runs in a thread of its own, so it also works where a loop is running already, as in a notebook.
 
 INVARIANT: a call returns all outputs, in the order of its prompts, or raises; whatever was still running is cancelled.
+Nothing in the loop's thread refers to the `LLM`, so one that is dropped, or left open at exit, closes itself.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -31,7 +33,7 @@ class LLM:
     """A model to call.
 
     `model`: a GGUF file, a folder, or "demo". Further settings are the fields of `EngineConfig`; the executor runs
-    in a thread of this process unless `placement="process"`.
+    in a thread of this process unless `placement="process"`. Ctrl-C stops a call; the next one works.
     Errors: `UsageError`, `ModelError` or `ExecutorError` when it cannot load.
 
         with LLM() as llm:
@@ -45,14 +47,15 @@ class LLM:
                 raise UsageError(f"LLM has no setting {name!r}; it takes {', '.join(sorted(known))}")
         self._config = EngineConfig(model=model, **{"placement": "inproc", **settings})
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="asyncpage", daemon=True)
-        self._thread.start()
-        self._is_open = True
+        thread = threading.Thread(target=self._loop.run_forever, name="asyncpage", daemon=True)
+        thread.start()
         try:
-            self._engine = self._wait(AsyncEngine.start(self._config))
+            self._engine = _await(AsyncEngine.start(self._config), self._loop)
         except BaseException:
-            self._end_loop()
+            _end_loop(self._loop, thread)
             raise
+        # A thread that computes while the interpreter ends would abort the process.
+        self._end = weakref.finalize(self, _end, self._engine, self._loop, thread)
 
     def generate(
         self,
@@ -63,7 +66,8 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answers to one prompt (text or token ids) or to many, all in one batch as far as it has room.
 
-        `sampling`: for all, or one a prompt. `progress`: show a bar on standard error.
+        `sampling`: for all, or one a prompt; by default the model's own, up to its end token or the end of its
+        context: give `max_tokens` to bound an answer. `progress`: show a bar on standard error.
         Errors: `RequestError` for the first prompt that is refused or fails; the others are cancelled then.
         """
         return self._run(_as_list(prompts), sampling, progress)
@@ -82,11 +86,7 @@ class LLM:
 
     def close(self) -> None:
         """Stop the engine and its thread. May be called twice."""
-        if self._is_open:
-            try:
-                self._wait(self._engine.stop())
-            finally:
-                self._end_loop()
+        self._end()
 
     def __enter__(self) -> LLM:
         return self
@@ -100,6 +100,8 @@ class LLM:
         sampling: SamplingParams | Sequence[SamplingParams] | None,
         progress: bool,
     ) -> list[RequestOutput]:
+        if not self._end.alive:
+            raise UsageError("this LLM is closed; make a new one")
         if sampling is None:
             sampling = SamplingParams(**self._engine.sampling_defaults)
         each = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
@@ -107,56 +109,81 @@ class LLM:
             raise UsageError(
                 f"there are {len(prompts)} prompts and {len(each)} sampling parameters; give one or as many"
             )
+        room = max(1, self._config.max_queue // max(params.n for params in each) if each else 1)
         bar = Progress("generating", "requests", sys.stderr, time.monotonic) if progress and prompts else None
         try:
-            return self._wait(self._all(prompts, each, bar))
+            return _await(_answers(self._engine, prompts, each, room, bar), self._loop)
         finally:
             if bar is not None:
                 bar.close()
 
-    async def _all(
-        self, prompts: Sequence[PromptLike], each: Sequence[SamplingParams], bar: Progress | None
-    ) -> list[RequestOutput]:
-        room = asyncio.Semaphore(max(1, self._config.max_queue // max(params.n for params in each) if each else 1))
-        done = 0
 
-        async def one(prompt: PromptLike, params: SamplingParams) -> RequestOutput:
-            nonlocal done
-            async with room:
-                parts: list[Part] = [part async for part in self._engine.generate(prompt, params)]
-            done += 1
-            if bar is not None:
-                bar.update(done, len(prompts))
-            return gather(
-                parts,
-                params.n,
-                has_logprobs=params.logprobs is not None,
-                has_prompt_logprobs=params.prompt_logprobs is not None,
-            )
+async def _answers(
+    engine: AsyncEngine,
+    prompts: Sequence[PromptLike],
+    each: Sequence[SamplingParams],
+    room: int,
+    bar: Progress | None,
+) -> list[RequestOutput]:
+    """All answers, at most `room` prompts under way at once."""
+    gate = asyncio.Semaphore(room)
+    done = 0
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(prompt, params)) for prompt, params in zip(prompts, each, strict=True)]
-        except BaseExceptionGroup as failed:
-            raise failed.exceptions[0] from None
-        return [task.result() for task in tasks]
+    def show() -> None:
+        if bar is not None:
+            bar.update(done, len(prompts))
 
-    def _wait(self, work: Coroutine[Any, Any, _T]) -> _T:
-        if not self._is_open:
-            work.close()
-            raise UsageError("this LLM is closed; make a new one")
-        future: Future[_T] = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+    async def one(prompt: PromptLike, params: SamplingParams) -> RequestOutput:
+        nonlocal done
+        async with gate:
+            parts: list[Part] = [part async for part in engine.generate(prompt, params)]
+        done += 1
+        show()
+        return gather(
+            parts,
+            params.n,
+            has_logprobs=params.logprobs is not None,
+            has_prompt_logprobs=params.prompt_logprobs is not None,
+        )
 
-    def _end_loop(self) -> None:
-        self._is_open = False
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+    show()  # the first answer may take long
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(prompt, params)) for prompt, params in zip(prompts, each, strict=True)]
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+def _await(work: Coroutine[Any, Any, _T], loop: asyncio.AbstractEventLoop) -> _T:
+    """The result of `work` on the loop of another thread; it is cancelled when this thread is interrupted."""
+    future: Future[_T] = asyncio.run_coroutine_threadsafe(work, loop)
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+def _end(engine: AsyncEngine, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    try:
+        _await(engine.stop(), loop)
+    finally:
+        _end_loop(loop, thread)
+
+
+def _end_loop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    """Let what was cancelled clean up, then end the loop and its thread."""
+    asyncio.run_coroutine_threadsafe(_others(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+async def _others() -> None:
+    """Wait for every other task of this loop."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 def _as_list(prompts: PromptLike | Sequence[PromptLike]) -> list[PromptLike]:

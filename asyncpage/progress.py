@@ -68,8 +68,10 @@ class Progress:
         elapsed_s = self._now() - self._started
         rate = done / elapsed_s if elapsed_s > 0 else 0.0
         share = f" {100 * done // total}%" if total else ""
-        of_total = f" of {self._amount(total)}" if total else ""
-        return f"{self._label}{share} {self._amount(done)}{of_total}, {self._amount(rate)}/s"
+        if not total:
+            return f"{self._label}{share} {self._amount(done)}, {self._amount(rate)}/s"
+        so_far = self._amount(done) if self._unit == "B" else str(done)
+        return f"{self._label}{share} {so_far} of {self._amount(total)}, {self._amount(rate)}/s"
 
     def _amount(self, count: float) -> str:
         if self._unit == "B":

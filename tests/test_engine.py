@@ -155,6 +155,17 @@ async def test_an_actors_death_is_told_to_every_request_and_then_to_the_owner(en
         submit(engine, Outcomes())
 
 
+async def test_a_supervisor_that_ends_by_itself_leaves_nobody_waiting(engine: AsyncEngine) -> None:
+    running = Outcomes()
+    submit(engine, running)
+    await running.change()
+    engine._running.cancel()
+    while not running.finishes:
+        await running.change()
+    assert running.finishes[0].reason == "error"
+    assert engine.state == "dead"
+
+
 async def test_token_ids_that_no_vocabulary_has_are_refused_by_their_place(engine: AsyncEngine) -> None:
     for wrong in (2**40, -(2**40), VOCAB, -1):
         with pytest.raises(RequestError, match=rf"token id {wrong} at index 1"):

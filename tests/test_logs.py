@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -78,6 +80,30 @@ def test_a_log_set_up_by_the_embedding_program_is_left_alone(capsys: pytest.Capt
     configure_logs_unless_set()
     structlog.get_logger().debug("block.looked_at")
     assert "block.looked_at" in out.getvalue()
+
+
+@pytest.mark.parametrize("style", ["json", "console"])
+def test_a_stream_that_cannot_be_written_costs_lines_and_never_the_work_that_logs(style: str) -> None:
+    closed = io.StringIO()
+    configure_logs("info", style, closed)
+    closed.close()
+    structlog.get_logger().error("actor.died")
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", closefd=False) as pipe:
+        configure_logs("info", style, pipe)
+        structlog.get_logger().error("actor.died")
+        with contextlib.suppress(OSError):  # what the file still holds has nowhere to go either
+            pipe.close()
+    os.close(writer)
+
+
+def test_lines_go_to_the_standard_error_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    configure_logs("info", "json")
+    out = io.StringIO()
+    monkeypatch.setattr("sys.stderr", out)
+    structlog.get_logger().info("block.evicted")
+    assert "block.evicted" in out.getvalue()
 
 
 @pytest.mark.parametrize(("level", "style"), [("loud", "json"), ("info", "xml")])

@@ -53,7 +53,7 @@ def test_on_a_terminal_one_line_is_redrawn_at_most_every_tenth_of_a_second(
     progress.close()
     drawn = out.getvalue().split("\r\x1b[K")[1:]
     assert len(drawn) <= 12
-    assert drawn[-1] == f"requests 100% 100 req of 100 req, 100.0 req/s [{'#' * 30}]\n"
+    assert drawn[-1] == f"requests 100% 100 of 100 req, 100.0 req/s [{'#' * 30}]\n"
     assert out.getvalue().count("\n") == 1
 
 

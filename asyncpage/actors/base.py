@@ -194,7 +194,9 @@ class ActorCell:
     def _fail(self, message: object, error: Exception) -> None:
         if not self.actor.fail(message, error):
             raise error
-        log.warning(
+        is_clients_fault = isinstance(error, RequestError) and error.failure.status < 500
+        tell = log.info if is_clients_fault else log.warning
+        tell(
             "message.failed",
             actor=self.actor.name,
             message=type(message).__name__,

@@ -39,7 +39,10 @@ log = structlog.get_logger("asyncpage.frontend")
 
 
 class Sink(Protocol):
-    """Who waits for a request's answer; called synchronously on the front end's loop."""
+    """Hears of the requests of one prompt. Every call is synchronous, on the front end's loop, after `open` returned.
+
+    Each of a prompt's `n` requests is first accepted or refused; only accepted ones are heard of again.
+    """
 
     def accepted(self, request: RequestId, prompt_tokens: int) -> None:
         """The request is queued: `finished` will come."""
@@ -60,7 +63,7 @@ class Sink(Protocol):
         ...
 
     def prompt_logprobs(self, request: RequestId, entries: tuple[TokenLogprob, ...]) -> None:
-        """More of the prompt's log-probabilities, in order."""
+        """The prompt's next entries, in order, before the first generated token; the first has no logprob."""
         ...
 
     def finished(self, finish: Finish) -> None:

@@ -111,15 +111,14 @@ class Supervisor:
 
     def _report(self, post: _Post, error: Exception) -> None:
         name = post.actor.name
-        log.error("actor.died", actor=name, exc_info=error)
-        if self.death is not None or post.is_stopped:
-            return
-        self.death = (name, error)
-        try:
-            self._on_death(name, error)
-        except Exception as broken:  # the house is stopped in order even when nobody could be told
-            log.error("death.unreported", actor=name, exc_info=broken)
-        self._ending.set()
+        if self.death is None and not post.is_stopped:
+            self.death = (name, error)
+            self._ending.set()
+            try:
+                self._on_death(name, error)
+            except Exception as broken:  # the house is stopped in order even when nobody could be told
+                log.error("death.unreported", actor=name, exc_info=broken)
+        log.error("actor.died", actor=name, exc_info=error)  # last: whoever waits is told also when this cannot be
 
 
 class _Post:

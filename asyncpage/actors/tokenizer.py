@@ -40,6 +40,7 @@ BLOCKS_A_SLICE = 256  # to be named: about 0.4 ms
 # and reading it first would cost a second a megabyte.
 BYTES_A_TOKEN = 16
 SPARE_BYTES = 4096
+MAX_BAD_WORD_TOKENS = 8192  # of one request: the executor looks through them all at every token
 
 
 class TokenizerActor(Actor):
@@ -205,6 +206,7 @@ class TokenizerActor(Actor):
     def _bad_word_ids(self, message: Tokenize) -> Generator[None, None, tuple[tuple[int, ...], ...]]:
         """Each bad word as a model writes it, at the beginning of a text and behind a space."""
         found: dict[tuple[int, ...], None] = {}
+        tokens = 0
         for word in message.sampling.bad_words:
             bare = word.lstrip(" ")
             for text in (bare, " " + bare) if bare else (word,):
@@ -213,6 +215,13 @@ class TokenizerActor(Actor):
                 )
                 if not ids:
                     raise RequestError(f"bad_words: {word!r} has no tokens in this model", param="bad_words")
+                tokens += len(ids)
+                if tokens > MAX_BAD_WORD_TOKENS:
+                    raise RequestError(
+                        f"bad_words take more than {MAX_BAD_WORD_TOKENS} tokens in all, with and without a space in "
+                        "front; send fewer or shorter ones",
+                        param="bad_words",
+                    )
                 found[tuple(ids)] = None
         return tuple(found)
 

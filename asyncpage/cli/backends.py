@@ -54,6 +54,8 @@ def _run(arguments: argparse.Namespace, environment: Environment) -> int:
         print(f"on {device}, for {spec.q_heads} query heads over {spec.kv_heads} of size {spec.head_dim}, {spec.dtype}")
         for verdict in verdicts:
             print(_paragraph(verdict, max(len(verdict.name) for verdict in verdicts)))
+        if not any(verdict.is_chosen for verdict in verdicts):
+            print("auto finds none: a server would not start without --attention-backend NAME")
     else:
         for verdict in verdicts:
             print(_mark(verdict) + verdict.name)

@@ -29,6 +29,8 @@ examples:
 Prompts are random common words, about one token each; the token counts shown are the server's own (usage).
 """
 
+_URL = "http://127.0.0.1:8000"
+
 _LATENCIES = {
     "ttft": "time to first token (TTFT)",
     "tpot": "time per output token, first excluded (TPOT)",
@@ -51,8 +53,13 @@ _COUNTS = {
 
 def _declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=("serve",), metavar="serve", help="measure a running server")
-    parser.add_argument("--base-url", default="http://127.0.0.1:8000", metavar="URL", help="where the server listens")
-    parser.add_argument("--endpoint", default="/v1/completions", metavar="PATH", help="or /v1/chat/completions")
+    parser.add_argument("--base-url", default=_URL, metavar="URL", help=f"where the server listens (default {_URL})")
+    parser.add_argument(
+        "--endpoint",
+        default="/v1/completions",
+        metavar="PATH",
+        help="/v1/completions (the default) or /v1/chat/completions",
+    )
     parser.add_argument("--model", metavar="NAME", help="default: the first that /v1/models lists")
     parser.add_argument("--api-key", default="", metavar="KEY", help="sent as a bearer token")
     parser.add_argument("--num-prompts", type=int, default=16, metavar="N", help="requests to send (default 16)")

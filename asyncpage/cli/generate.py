@@ -65,10 +65,12 @@ def _run(arguments: argparse.Namespace, environment: Environment) -> int:
 def read_prompts(words: Sequence[str], source: TextIO) -> list[str]:
     """The prompts that the arguments name; `-`, or no argument, stands for all that `source` holds.
 
-    Errors: `UsageError` when there is none.
+    Errors: `UsageError` when there is none, or one is empty.
     """
     if not words and source.isatty():
         raise UsageError("there is no prompt; type asyncpage generate 'Once upon a time', or pipe a text in")
+    if "" in words:
+        raise UsageError("a prompt is empty; type asyncpage generate 'Once upon a time'")
     return [_whole(source) if word == "-" else word for word in words or ("-",)]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -69,7 +70,9 @@ async def first_model(base_url: str, api_key: str) -> str:
                 raise LoadFailed(f"{base_url}/v1/models answered {response.status}; pass --model, or --api-key")
             return str((await response.json(content_type=None))["data"][0]["id"])
     except (aiohttp.ClientError, OSError) as error:
-        raise LoadFailed(f"nothing answers at {base_url} ({error}); start a server or pass --base-url") from None
+        raise LoadFailed(
+            f"nothing answers at {base_url} ({_reason(error)}); start a server or pass --base-url"
+        ) from None
     except (ValueError, LookupError, TypeError):
         raise LoadFailed(f"{base_url}/v1/models lists no model; pass --model") from None
 
@@ -140,7 +143,7 @@ async def _one(session: aiohttp.ClientSession, plan: Plan, text: str, sample: Sa
     try:
         async with session.post(plan.base_url + plan.endpoint, json=_body(plan, text)) as response:
             if response.status != 200:
-                sample.error = f"HTTP {response.status}: {(await response.text())[:200]}"
+                sample.error = f"HTTP {response.status}: {_message(await response.text())[:200]}"
                 return
             is_complete = False
             async for line in _lines(response.content):
@@ -167,6 +170,24 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
             raise ValueError("an event of more than 4 MiB")
         for line in lines:
             yield line
+
+
+def _reason(error: Exception) -> str:
+    """Why a connection failed, in the system's words: the libraries' own name their internals beside it."""
+    if isinstance(error, aiohttp.InvalidURL):
+        return "that is no address; one looks like http://127.0.0.1:8000"
+    if not isinstance(error, OSError) or error.errno is None:
+        return str(error)
+    # Below zero are the numbers of name look-ups, which come with their text.
+    return os.strerror(error.errno) if error.errno > 0 else error.strerror or str(error)
+
+
+def _message(body: str) -> str:
+    """What a person wants to read of an answer that is an error."""
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        return body
 
 
 def _take(event: Any, sample: Sample, at: float) -> None:

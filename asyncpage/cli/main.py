@@ -34,6 +34,15 @@ COMMANDS: tuple[Command, ...] = (
     bench.COMMAND,
 )
 
+# Flags that users of similar servers type by habit, and what stands here in their place.
+_ELSEWHERE = {
+    "--gpu-memory-utilization": "the KV cache is sized by --kv-cache-bytes, by default a share of what is free",
+    "--tensor-parallel-size": "this version runs a model on one device",
+    "--quantization": "give a model whose file is quantised, as GGUF files are",
+    "--tokenizer": "the tokenizer is the model's own",
+    "--trust-remote-code": "a model's code is never run; its files are read",
+}
+
 _OVERVIEW = """\
 first steps:
   asyncpage fetch demo                    fetch the small demo model, once
@@ -106,6 +115,8 @@ class _Parser(argparse.ArgumentParser):
 def _unknown(command: str, unknown: Sequence[str], parser: argparse.ArgumentParser) -> UsageError:
     known = re.findall(r"--[a-z][a-z-]*", parser.format_help())
     word = unknown[0].split("=")[0]
+    if word in _ELSEWHERE:
+        return UsageError(f"{command} does not know {word}: {_ELSEWHERE[word]}")
     return UsageError(f"{command} does not know {word}{nearest(word, known)} See 'asyncpage {command} --help'")
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from asyncpage.config import EngineConfig, ServerConfig
 from asyncpage.errors import UsageError
-from asyncpage.formats.gguf import GGUFFile
+from asyncpage.formats.gguf import MAGIC, GGUFFile
 from asyncpage.formats.safetensors_folder import SafetensorsFolder
 from asyncpage.machine import Memory, read_memory
 from asyncpage.store import resolve_model
@@ -40,6 +40,7 @@ def check_engine(config: EngineConfig, *, is_torch_here: bool | None = None, mem
     path = resolve_model(config.model)
     if config.chat_template is not None and not Path(config.chat_template).is_file():
         raise UsageError(f"--chat-template {config.chat_template} is not a file; give the path of a Jinja template")
+    _check_kind(path, config.model)
     _check_memory(config, path, read_memory() if memory is None else memory)
     return path
 
@@ -66,6 +67,20 @@ def check_address(config: ServerConfig) -> None:
                 raise _unusable(config, error) from None
 
 
+def _check_kind(path: Path, name: str) -> None:
+    if path.is_dir():
+        return
+    if path.suffix == ".safetensors":
+        raise UsageError(f"{name} is only the weights of a model; give its folder, with config.json and tokenizer.json")
+    try:
+        with path.open("rb") as file:
+            is_gguf = file.read(len(MAGIC)) == MAGIC
+    except OSError as error:
+        raise UsageError(f"{name} cannot be read ({error.strerror}); give a file that this user may read") from None
+    if not is_gguf:
+        raise UsageError(f"{name} is not a GGUF file; give one, or a folder with config.json and safetensors")
+
+
 def _check_memory(config: EngineConfig, path: Path, memory: Memory) -> None:
     """Weights are held as `dtype`, whatever the file holds, so each of its bits may become several bytes."""
     if config.device == "cuda":
@@ -84,8 +99,6 @@ def _check_memory(config: EngineConfig, path: Path, memory: Memory) -> None:
 
 def _parameters(path: Path) -> int:
     """Weights in the model: from the container's header, so a malformed file is told here already."""
-    if path.suffix == ".safetensors":
-        return 0  # without its config.json no model; the loader refuses it with that reason
     container = SafetensorsFolder(path) if path.is_dir() else GGUFFile(path)
     count = sum(prod(info.shape) for info in container.tensors.values())
     container.close()

@@ -15,7 +15,7 @@ from asyncpage.core.sampling import SamplingParams
 from asyncpage.errors import RequestError, UsageError
 
 _NUMBERS: tuple[tuple[str, type, str], ...] = (
-    ("max_tokens", int, "most tokens to generate"),
+    ("max_tokens", int, "most tokens to generate (default: up to the model's end token or the end of its context)"),
     ("min_tokens", int, "tokens before the answer may end"),
     ("temperature", float, "0 always takes the likeliest token, higher is more varied"),
     ("top_p", float, "draw from the likeliest tokens that together have this probability"),

@@ -114,7 +114,8 @@ async def _serve(settings: Settings, manager: ServiceManager) -> int:
 def _describe(names: tuple[str, ...], loaded: Handshake) -> str:
     return (
         f"{', '.join(names)} on {loaded.device} in {loaded.dtype}, attention backend {loaded.attention_backend}, "
-        f"context of {loaded.max_model_len} tokens, {loaded.blocks} KV blocks of {loaded.block_size} tokens"
+        f"context of {loaded.max_model_len} tokens, {loaded.blocks} KV blocks of {loaded.block_size} tokens "
+        f"({loaded.kv_bytes / 1024**3:.1f} GiB when full)"
     )
 
 

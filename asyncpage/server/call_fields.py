@@ -142,7 +142,8 @@ def check_choices(prompts: int, n: int, setting: Setting) -> None:
     """Errors: 400 when a call has more choices than one request may ask for."""
     if prompts * n > setting.max_choices:
         raise invalid(
-            f"a request may have at most {setting.max_choices} choices (--max-prompts), got {prompts} prompts x n {n}",
+            f"a request may have at most {setting.max_choices} choices (--max-prompts, or --max-queue and "
+            f"--max-num-seqs together), got {prompts} prompts x n {n}",
             param="prompt" if prompts > 1 else "n",
         )
 

@@ -52,6 +52,8 @@ class ChunkWriter:
             if text or token_ids or logprobs:
                 self._put(self._render_piece(index, text, token_ids, logprobs or ()))
         elif text:
+            if self._output.echo and index not in self._splices and index not in self._held_texts:
+                self._stream.allow(len(quote(text)))
             if self._must_hold():
                 self._held_texts.setdefault(index, []).append(text)
                 self._hold(len(text))
@@ -133,11 +135,15 @@ class ChunkWriter:
         return opening + (before + quote(text) + after).encode("ascii")
 
     def _render_piece(self, index: int, text: str, token_ids: Sequence[int], entries: Sequence[TokenLogprob]) -> bytes:
+        is_first = index not in self._splices
         opening = self._opening(index)
         self._completion_tokens += len(token_ids)
         shown = (*self._prompt_entries.pop(index, ()), *entries)
         piece = self._shape.piece(index, text, shown, token_ids if self._output.return_token_ids else None)
-        return opening + self._event([piece])
+        events = opening + self._event([piece])
+        if is_first and self._output.echo:  # the whole prompt is in it
+            self._stream.allow(len(events))
+        return events
 
     def _opening(self, index: int) -> bytes:
         """What comes before anything else of a choice; empty once it has begun."""

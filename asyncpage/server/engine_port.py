@@ -7,45 +7,12 @@ INVARIANT: after `refused` or `finished` a sink hears nothing more of that reque
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from asyncpage.actors.frontend import Sink
 from asyncpage.core.sampling import SamplingParams
-from asyncpage.errors import Failure
-from asyncpage.messages import Finish, Prompt, RequestId, RequestOptions, TokenLogprob
-
-
-class Sink(Protocol):
-    """Hears of the requests of one prompt. Every call is synchronous, in the loop, and after `submit` returned.
-
-    Each of a prompt's `n` requests is first accepted or refused; only accepted ones are heard of again.
-    """
-
-    def accepted(self, request: RequestId, prompt_tokens: int) -> None:
-        """The request is queued; its prompt has that many tokens."""
-        ...
-
-    def refused(self, request: RequestId, failure: Failure) -> None:
-        """The request was not queued."""
-        ...
-
-    def text(
-        self,
-        request: RequestId,
-        text: str,
-        token_ids: Sequence[int],
-        logprobs: tuple[TokenLogprob, ...] | None,
-    ) -> None:
-        """Text that is safe to send; `token_ids` and `logprobs` are of the new tokens, of which text may lag."""
-        ...
-
-    def prompt_logprobs(self, request: RequestId, entries: tuple[TokenLogprob, ...]) -> None:
-        """The prompt's next entries, in order, before the first generated token; the first has no logprob."""
-        ...
-
-    def finished(self, finish: Finish) -> None:
-        """The one end of an accepted request."""
-        ...
+from asyncpage.messages import Prompt, RequestId, RequestOptions
 
 
 class Engine(Protocol):
@@ -69,6 +36,11 @@ class Engine(Protocol):
 
     @property
     def max_model_len(self) -> int: ...
+
+    @property
+    def max_requests(self) -> int:
+        """Requests that may wait and run at once: a call with more choices could never be accepted whole."""
+        ...
 
     @property
     def has_chat_template(self) -> bool: ...

@@ -73,7 +73,8 @@ class Gate:
 
     async def add_headers(self, request: web.Request, answer: web.StreamResponse) -> None:
         """A signal handler: the headers that every answer has, streams and errors included."""
-        answer.headers["X-Request-Id"] = request[REQUEST_ID]
+        # aiohttp refuses an unknown Expect before any middleware runs, so that answer comes here without an id.
+        answer.headers["X-Request-Id"] = request.get(REQUEST_ID) or request_id(request.headers.get("X-Request-Id"))
         answer.headers["X-Content-Type-Options"] = "nosniff"
         answer.headers["Server"] = "asyncpage"
         answer.headers.update(cors_headers(request, self._sites))

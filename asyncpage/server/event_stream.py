@@ -3,7 +3,8 @@
 The chunk writer sends events; this frames them (chunked transfer coding), watches how much the client leaves
 unread, and keeps a silent connection alive with comments.
 
-INVARIANT: at most `max_buffered_bytes` wait for a client that does not read, then its connection is cut.
+INVARIANT: at most `max_buffered_bytes`, beside what was allowed for once, wait for a client that does not read; then
+its connection is cut.
 """
 
 from __future__ import annotations
@@ -80,6 +81,10 @@ class EventStream:
             return
         self._last_write = self._now()
         transport.write(b"%x\r\n%b\r\n" % (len(events), events) if self._is_chunked else events)
+
+    def allow(self, size: int) -> None:
+        """Do not blame the client for these bytes, which all come at once: it had no time to read them."""
+        self._max_buffered_bytes += size
 
     def check_held(self, held_bytes: int) -> None:
         """Cut the client when what it has not read, with `held_bytes` not even sent, is too much."""

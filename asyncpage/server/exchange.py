@@ -19,6 +19,10 @@ from asyncpage.server.engine_port import Engine
 from asyncpage.server.failure import internal_failure
 from asyncpage.server.metrics import Metrics
 
+MAX_PROMPT_LOGPROBS = 2**20
+"""Numbers that one call may be told of its prompts: choices x tokens x (alternatives + 1). Each takes about 150 bytes
+until the answer is sent, and a request of a few bytes can ask for any number of them."""
+
 
 class Consumer(Protocol):
     """Takes what the engine says about each choice of a call. Calls are synchronous."""
@@ -65,7 +69,8 @@ class Exchange:
     async def admit(self, consumer: Consumer) -> None:
         """Submit every prompt and wait until the engine has accepted every choice.
 
-        Errors: `RequestError` when it refused one of them; the others are then cancelled.
+        Errors: `RequestError` when it refused one of them, or when the prompts are too long for the logprobs asked of
+        them; all are then cancelled.
         """
         self._consumer = consumer
         n = self.call.sampling.n
@@ -101,6 +106,7 @@ class Exchange:
         self.prompt_tokens[index // self.call.sampling.n] = prompt_tokens
         self._waiting.discard(request)
         if not self._waiting:
+            self._check_prompt_logprobs()
             self._wake()
 
     def refused(self, request: RequestId, failure: Failure) -> None:
@@ -147,6 +153,23 @@ class Exchange:
         else:
             text = "the request was ended by the server before it was complete"
             self.fail(finish.failure or Failure(500, text, code=finish.reason))
+
+    def _check_prompt_logprobs(self) -> None:
+        """How long a prompt is, and so how much it adds to an answer, is known once it was accepted."""
+        sampling = self.call.sampling
+        if sampling.prompt_logprobs is None:
+            return
+        numbers = sum(self.prompt_tokens) * sampling.n * (sampling.prompt_logprobs + 1)
+        if numbers > MAX_PROMPT_LOGPROBS:
+            text = (
+                f"the logprobs of {sum(self.prompt_tokens)} prompt tokens for n {sampling.n} are {numbers} numbers, of "
+                f"which one request may ask for {MAX_PROMPT_LOGPROBS}; send fewer prompts, choices or alternatives"
+            )
+            self.fail(
+                Failure(
+                    400, text, param="prompt_logprobs" if self.call.output.prompt_logprobs is not None else "logprobs"
+                )
+            )
 
     def _leave(self) -> None:
         requests, self._indexes, self._waiting = tuple(self._indexes), {}, set()

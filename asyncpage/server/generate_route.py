@@ -116,7 +116,7 @@ def _setting(context: Context, arrived: float) -> Setting:
         max_model_len=engine.max_model_len,
         has_chat_template=engine.has_chat_template,
         defaults=engine.sampling_defaults,
-        max_choices=config.max_prompts,
+        max_choices=min(config.max_prompts, engine.max_requests),
         timeout_s=config.request_timeout_s,
         now=arrived,
     )

@@ -1,6 +1,7 @@
 """Request bodies: bytes to one JSON object, bounded in size, time and depth before anything else looks at them.
 
-Routes call `read_object`; what it lets through has no duplicate keys, no lone surrogates and no endless nesting.
+Routes call `read_object`; what it lets through has no duplicate keys, no lone surrogates, no endless nesting and no
+more values than can be read in a fraction of a second.
 Numbers that are not finite are left for the field readers, which can name them; `check_values` finds the literals
 (NaN, Infinity) that no reader asked for.
 
@@ -26,6 +27,12 @@ from asyncpage.server.failure import invalid
 
 MAX_DEPTH = 100
 """Levels of nesting in a body; a JSON Schema that people write has a dozen."""
+
+# Reading a value takes up to a few microseconds, in which nothing else runs, whatever it is for. Strings are dearest,
+# then lists and objects; numbers are cheap, and prompts are made of them.
+MAX_STRINGS = 200_000
+MAX_CONTAINERS = 300_000
+MAX_VALUES = 2_000_000
 
 UPLOAD_TIMEOUT_S = 120.0
 """Time for a whole body to arrive: a client that trickles bytes may not hold its place for ever."""
@@ -78,7 +85,7 @@ def parse_object(raw: bytes) -> JsonBody:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise invalid(f"the request body is not UTF-8: {error.reason} at byte {error.start}") from None
-    _check_depth(raw)
+    _check_structure(raw)
     try:
         body = json.loads(text, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
@@ -131,12 +138,22 @@ def _too_large(max_bytes: int) -> RequestError:
     return RequestError(text, status=413, code="request_too_large")
 
 
-def _check_depth(raw: bytes) -> None:
-    if raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
+def _check_structure(raw: bytes) -> None:
+    """Refuse what is too deep or of too many parts, before any of it is built."""
+    containers = raw.count(b"[") + raw.count(b"{")
+    if containers <= MAX_DEPTH and raw.count(b'"') <= 2 * MAX_STRINGS and raw.count(b",") < MAX_VALUES:
         return
-    brackets = _STRING.sub(b"", raw).translate(None, _NO_BRACKETS)
-    if max(accumulate(map(_DEPTH_CHANGE.__getitem__, brackets)), default=0) > MAX_DEPTH:
+    bare, strings = _STRING.subn(b"", raw, MAX_STRINGS + 1)
+    brackets = bare.translate(None, _NO_BRACKETS)
+    depths = accumulate(map(_DEPTH_CHANGE.__getitem__, brackets[: 2 * MAX_CONTAINERS]))
+    if max(depths, default=0) > MAX_DEPTH:
         raise invalid(f"the request body is nested more than {MAX_DEPTH} levels deep")
+    if strings > MAX_STRINGS:
+        raise invalid(f"the request body holds more than {MAX_STRINGS} strings")
+    if brackets.count(b"[") + brackets.count(b"{") > MAX_CONTAINERS:
+        raise invalid(f"the request body holds more than {MAX_CONTAINERS} lists and objects")
+    if bare.count(b",") >= MAX_VALUES:
+        raise invalid(f"the request body holds more than {MAX_VALUES} values")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
 import pytest
+import structlog
 import uvloop
 from structlog.testing import capture_logs
 
@@ -230,10 +231,12 @@ def test_the_log_names_a_failed_message_but_quotes_no_client_error(run: Run) -> 
             house.send(RequestError("the prompt 'my secret' is too long"))
             await turns()
 
+    structlog.reset_defaults()  # a set-up that another test left would hide what is below warnings
     with capture_logs() as events:
         run(main())
     failed = [event for event in events if event["event"] == "message.failed"]
     assert [(event["actor"], event["error"]) for event in failed] == [("scribe", "RequestError")]
+    assert failed[0]["log_level"] == "info"
     assert "secret" not in str(failed)
 
 

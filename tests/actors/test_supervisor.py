@@ -112,6 +112,25 @@ def test_all_actors_start_and_stop_one_after_another_the_last_first(run: Run) ->
     run(main())
 
 
+def test_a_death_is_told_also_when_it_cannot_be_logged(run: Run) -> None:
+    def broken(logger: object, name: str, event: Any) -> Any:
+        if event["event"] == "actor.died":
+            raise OSError("nobody reads this log")
+        return event
+
+    async def main() -> None:
+        house = House()
+        house.add("kv")
+        task = await house.begin()
+        house.mailboxes["kv"].send("bad")
+        with capture_logs(processors=[broken]):
+            await asyncio.wait([task])
+        assert house.deaths == [("kv", "a bad message")]
+        assert not isinstance(task.exception(), asyncio.CancelledError)
+
+    run(main())
+
+
 def test_a_death_is_told_before_anything_stops_and_comes_out_of_run(run: Run) -> None:
     async def main() -> None:
         house = House()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from asyncpage.actors.base import Continuation
-from asyncpage.actors.tokenizer import TokenizerActor
+from asyncpage.actors.tokenizer import MAX_BAD_WORD_TOKENS, TokenizerActor
 from asyncpage.core.prefix_chain import chain_names
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.errors import UnknownMessage
@@ -236,6 +236,16 @@ def test_a_bad_word_without_tokens_is_refused() -> None:
     bench = Bench()
     bench.actor._tokenizer = Tokenizer(words)
     assert bench.refused("x", SamplingParams(bad_words=("\x04",))).failure.param == "bad_words"
+
+
+def test_the_tokens_of_all_bad_words_are_bounded() -> None:
+    bench = Bench()
+    # a byte is a token, and each word is read twice, once with a space
+    words = tuple("x" * 127 + chr(65 + n) for n in range(MAX_BAD_WORD_TOKENS // 257 + 1))
+    failure = bench.refused("x", SamplingParams(bad_words=words)).failure
+    assert (failure.status, failure.param) == (400, "bad_words")
+    assert str(MAX_BAD_WORD_TOKENS) in failure.message
+    assert len(bench.admitted("x", SamplingParams(bad_words=words[:-1])).bad_word_ids) == 2 * len(words) - 2
 
 
 def test_every_choice_of_a_refused_prompt_is_refused_at_its_own_front_end() -> None:

@@ -1,13 +1,16 @@
 """The contract's values."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from asyncpage.backends.contract import AttentionSpec, DeviceInfo, KVLayout
 from asyncpage.backends.memory import allocate_kv
+from asyncpage.pipes.launcher import CHILD_ENVIRONMENT
 
 
 def test_the_contract_is_read_without_torch():
@@ -28,6 +31,25 @@ def test_a_layout_tells_the_strides_of_the_tensor_that_is_allocated(order):
     assert layout.block_axis == 2
     assert 5 * layout.block_bytes == kv.untyped_storage().nbytes() == kv.nbytes
     assert int(kv.count_nonzero()) == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="hardware: resident memory is read from /proc")
+def test_a_pool_takes_memory_as_it_is_written_also_under_an_executors_allocator_settings():
+    """A child with those settings: 2 GiB are allocated, a block of it is written, and that much becomes resident."""
+    code = (
+        "import torch\n"
+        "from asyncpage.backends.contract import DeviceInfo, KVLayout\n"
+        "from asyncpage.backends.memory import allocate_kv\n"
+        "def resident(): return int(open('/proc/self/statm').read().split()[1]) * 4096\n"
+        "before, layout = resident(), KVLayout((2, -1, 16, 16, 64), 'float32')\n"
+        "pool = [allocate_kv(layout, 8192, DeviceInfo('cpu', 'x86_64')) for _ in range(2)]\n"
+        "pool[1][:, 4096] = 1.0\n"
+        "assert pool[1].nbytes == 1 << 30\n"
+        "print(resident() - before)"
+    )
+    environment = {**os.environ, **CHILD_ENVIRONMENT}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=60, capture_output=True)
+    assert int(done.stdout) < 64 << 20
 
 
 def test_a_spec_asks_nothing_of_an_older_contract_by_itself():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +42,8 @@ def test_every_commands_help_ends_with_examples_of_itself(command: str, capsys: 
     [
         (["srve"], "there is no command 'srve', did you mean serve?"),
         (["serve", "--max-num-seq", "4"], "serve does not know --max-num-seq, did you mean --max-num-seqs?"),
+        (["serve", "--gpu-memory-utilization=0.9"], "sized by --kv-cache-bytes"),
+        (["generate", ""], "a prompt is empty; type asyncpage generate"),
         (["serve", "--max-num-seqs", "x"], "--max-num-seqs takes a whole number of requests"),
         (["serve", "--max-num-seqs", "0"], "--max-num-seqs must be at least 1"),
         (["serve", "--port"], "argument --port: expected one argument"),
@@ -70,7 +73,7 @@ def test_what_cannot_be_done_is_one_line_and_exit_code_2(
 
 def test_a_server_that_is_not_there_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "serve", "--base-url", "http://127.0.0.1:1"]) == 1
-    assert "nothing answers at http://127.0.0.1:1" in capsys.readouterr().err
+    assert "nothing answers at http://127.0.0.1:1 (Connection refused); start a server" in capsys.readouterr().err
 
 
 def test_printing_the_configuration_starts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,6 +81,24 @@ def test_printing_the_configuration_starts_nothing(capsys: pytest.CaptureFixture
     out = capsys.readouterr().out
     assert 'model = "/no/such/model.gguf"' in out
     assert "hunter2" not in out
+
+
+def test_a_printed_configuration_that_is_saved_holds_no_key_to_guess(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--print-config", "--api-key", "hunter2", "--api-key", "hunter3"]) == 0
+    saved = tmp_path / "saved.toml"
+    saved.write_text(capsys.readouterr().out, encoding="utf-8")
+    assert "# api_key is not shown (2 given)" in saved.read_text(encoding="utf-8")
+    assert main(["serve", "--print-config", "--config", str(saved)]) == 0
+    assert "api_key = []" in capsys.readouterr().out
+
+
+def test_where_no_backend_would_be_chosen_the_explanation_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["backends", "--explain", "--as", "sm90"]) == 0
+    assert "auto finds none" in capsys.readouterr().out
+    assert main(["backends", "--explain", "--as", "cpu"]) == 0
+    assert "auto finds none" not in capsys.readouterr().out
 
 
 def test_help_loads_nothing_heavy() -> None:

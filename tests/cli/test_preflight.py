@@ -92,7 +92,21 @@ def test_memory_that_cannot_be_read_refuses_nobody(demo_model: Path) -> None:
     check_engine(EngineConfig(), is_torch_here=True, memory=Memory(0, 0, None))
 
 
-def test_a_file_that_is_no_model_is_told_before_loading(tmp_path: Path) -> None:
-    (tmp_path / "a.gguf").write_bytes(b"not a model at all" * 10)
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.gguf", b"not a model at all" * 10, r"a\.gguf is not a GGUF file; give one, or a folder"),
+        ("README.md", b"", r"README\.md is not a GGUF file; give one, or a folder"),
+        ("model.safetensors", b"\2\0\0\0\0\0\0\0{}", r"model\.safetensors is only the weights .* give its folder"),
+    ],
+)
+def test_a_file_that_is_no_model_is_told_before_loading(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UsageError, match=said):
+        check_engine(EngineConfig(model=str(tmp_path / name)), is_torch_here=True, memory=PLENTY)
+
+
+def test_a_gguf_file_that_is_damaged_is_told_before_loading(tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").write_bytes(b"GGUF and then nothing of use" * 10)
     with pytest.raises(FormatError, match=r"a\.gguf"):
         check_engine(EngineConfig(model=str(tmp_path / "a.gguf")), is_torch_here=True, memory=PLENTY)

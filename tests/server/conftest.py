@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import structlog
 
+from asyncpage.actors.frontend import Sink
 from asyncpage.config import ServerConfig
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.errors import Failure
@@ -29,7 +30,6 @@ from asyncpage.messages import (
     TokenLogprob,
     TokenPrompt,
 )
-from asyncpage.server.engine_port import Sink
 from asyncpage.server.http_server import HttpServer
 
 EOS = 256
@@ -66,6 +66,7 @@ class EchoEngine:
         self.has_chat_template = True
         self.sampling_defaults: dict[str, Any] = {}
         self.max_queue = 10**6
+        self.max_requests = 10**6
         self.is_hung = False
         self.submitted: list[tuple[Prompt, SamplingParams, RequestOptions]] = []
         self.cancelled: list[RequestId] = []

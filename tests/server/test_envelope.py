@@ -107,6 +107,15 @@ async def test_a_sane_request_id_is_taken_and_any_other_replaced(site, offered: 
         assert found == offered if is_kept else re.fullmatch("req-[0-9a-f]{32}", found)
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/nothing"])
+async def test_an_expectation_that_cannot_be_met_is_refused_with_an_id_and_no_fault_of_ours(site, path: str) -> None:
+    with capture_logs() as lines:
+        answer = await site.raw(get(path, "Expect: 200-ok", method="POST"))
+    assert status_of(answer) == 417
+    assert re.search(rb"X-Request-Id: req-[0-9a-f]{32}\r\n", answer)
+    assert not lines
+
+
 async def test_head_answers_where_get_does_and_without_a_body(site) -> None:
     for path in ("/health", "/ready", "/metrics", "/v1/models", "/", "/version"):
         answer = await site.get(path, method="HEAD")

@@ -122,3 +122,24 @@ async def test_a_slow_reader_gets_everything_in_order_with_tokens_gathered(site)
     assert "".join(event["choices"][0]["text"] for event in events) == "".join(map(chr, run.output))
     assert len(events) < count // 2  # one event a token would have been `count` of them
     writer.close()
+
+
+@pytest.mark.parametrize("asked", [{"logprobs": 20}, {"logprobs": 20, "max_tokens": 0}, {}])
+async def test_an_echoed_prompt_longer_than_the_bound_is_not_held_against_its_reader(serve, asked: dict) -> None:
+    site = await serve(max_buffered_bytes=10_000)
+    site.engine.max_model_len = 10**8
+    site.engine.hold()
+    # More than a kernel takes at once, and all of it comes in one step.
+    prompt = "z" * (8_000 if "logprobs" in asked else 6_000_000)
+    body = {"prompt": prompt, "n": 3, "max_tokens": 20, "echo": True, "stream": True, **asked}
+    reader, writer = await slow_client(site, body)
+    while site.engine.runs:
+        site.engine.step()
+    assert not site.engine.cancelled
+    writer.transport.resume_reading()
+    answer = bytearray()
+    while not answer.endswith(b"\r\n0\r\n\r\n"):
+        answer += await reader.read(1 << 20)
+    assert answer.count(b'"finish_reason":"length"') == 3
+    assert b"data: [DONE]" in answer
+    writer.close()

@@ -11,7 +11,7 @@ from asyncpage.core.sampling import SamplingParams
 from asyncpage.errors import RequestError
 from asyncpage.messages import Finish, RequestOptions, TextPrompt, TokenLogprob
 from asyncpage.server.call import Call, Output
-from asyncpage.server.exchange import Exchange
+from asyncpage.server.exchange import MAX_PROMPT_LOGPROBS, Exchange
 from asyncpage.server.metrics import Metrics
 from tests.server.conftest import EchoEngine
 
@@ -53,3 +53,26 @@ async def test_a_consumer_that_fails_at_the_end_fails_the_call_instead_of_leavin
     assert failed.value.failure.code == "internal_error"
     exchange.close()
     assert [finish is None for finish in exchange.finishes] == [index >= broken for index in range(2)]
+
+
+@pytest.mark.parametrize("too_many", [0, 1])
+async def test_what_a_call_may_be_told_of_its_prompts_is_bounded(too_many: int) -> None:
+    engine = EchoEngine()
+    engine.hold()
+    engine.max_model_len = 10**8
+    # 2 prompts x 4 choices x (1 chosen + 3 alternatives) = 32 numbers a token
+    tokens = MAX_PROMPT_LOGPROBS // 32
+    prompts = (TextPrompt("a" * tokens), TextPrompt("b" * (tokens + too_many)))
+    sampling = SamplingParams(n=4, max_tokens=1, prompt_logprobs=3)
+    call = Call("echo", prompts, sampling, RequestOptions(), Output(prompt_logprobs=3))
+    exchange = Exchange(engine, call, call.options, Metrics())
+    if too_many:
+        with pytest.raises(RequestError) as refused:
+            await exchange.admit(LastWordsFail(0))
+        assert (refused.value.failure.status, refused.value.failure.param) == (400, "prompt_logprobs")
+        assert str(MAX_PROMPT_LOGPROBS) in refused.value.failure.message
+        assert len(engine.cancelled) == 8
+    else:
+        await exchange.admit(LastWordsFail(0))
+        assert len(engine.runs) == 8
+        exchange.close()

@@ -234,6 +234,16 @@ async def test_a_full_queue_is_named_and_says_when_to_come_back(site, stream: bo
     assert len(site.engine.cancelled) == 2
 
 
+async def test_more_choices_than_the_engine_ever_holds_are_told_at_once_and_not_to_come_back(site) -> None:
+    site.engine.max_requests = 5
+    for asked in ({"prompt": ["a"] * 6}, {"prompt": ["a", "b"], "n": 3}, {"prompt": "a", "n": 6}):
+        status, body = await site.post("/v1/completions", asked)
+        assert status == 400, body
+        assert body["error"]["param"] in asked
+    assert not site.engine.submitted
+    assert len((await site.complete(prompt=["a"] * 5))["choices"]) == 5
+
+
 async def test_a_failure_before_the_answer_is_an_error_status(site) -> None:
     site.engine.hold()
     asking = asyncio.create_task(site.post("/v1/completions", {"prompt": ["a", "b"]}))

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncpage.errors import RequestError
-from asyncpage.server.json_body import MAX_DEPTH, check_values, parse_object
+from asyncpage.server.json_body import (
+    MAX_CONTAINERS,
+    MAX_DEPTH,
+    MAX_STRINGS,
+    MAX_VALUES,
+    check_values,
+    parse_object,
+)
 
 JSON = st.recursive(
     st.none()
@@ -112,3 +119,32 @@ def test_a_string_that_never_ends_is_scanned_once() -> None:
     # A scan that starts again at every quote would take minutes here.
     refusal(b"[" * (MAX_DEPTH + 1) + b'"' + b'\\"' * 2_000_000)
     refusal(b'{"a":"' + b"[" * MAX_DEPTH * 2 + b'\\"' * 2_000_000)
+
+
+@pytest.mark.parametrize(
+    ("item", "most", "told"),
+    [
+        (b'"a"', MAX_STRINGS, "strings"),
+        (b'"[{\\","', MAX_STRINGS, "strings"),
+        (b"[]", MAX_CONTAINERS, "lists and objects"),
+        (b"{}", MAX_CONTAINERS, "lists and objects"),
+        (b"5", MAX_VALUES, "values"),
+    ],
+)
+def test_the_parts_of_a_body_are_bounded_whatever_its_size_in_bytes(item: bytes, most: int, told: str) -> None:
+    def body(count: int) -> bytes:
+        return b'{"x":[' + b",".join([item] * count) + b"]}"
+
+    room = most - (2 if told == "lists and objects" else 1)  # the object, its key and its list count too
+    assert len(parse_object(body(room)).fields["x"]) == room
+    assert told in refusal(body(most + 1)).failure.message
+
+
+def test_keys_are_strings_too() -> None:
+    keys = b",".join(b'"%d":0' % key for key in range(MAX_STRINGS + 1))
+    assert "strings" in refusal(b"{" + keys + b"}").failure.message
+
+
+def test_a_long_text_is_one_string_whatever_it_is_made_of() -> None:
+    text = '",[{' * MAX_VALUES
+    assert parse_object(json.dumps({"prompt": text}).encode()).fields == {"prompt": text}
