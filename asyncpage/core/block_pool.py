@@ -2,8 +2,8 @@
 
 Used by the settlement only. Blocks are numbers from 1; block 0 is never handed out (padding points at it).
 Free blocks without a name wait on a stack and go first; free blocks that a later prompt could still use wait in an
-ordered dictionary, least recently freed first, and go last. That is the order of one intrusive list at less than
-half its cost here (0.2 us a block to take and free against 0.5), because taking many from a stack is a slice.
+ordered dictionary, least recently freed first, and go last. That is the order of one intrusive list, which took 0.65
+us to hand out and take back a blank block where this takes 0.57: taking many from a stack is a slice.
 
 INVARIANT: blank + cached + referenced = total, at every moment; a block with a name never changes its contents.
 """
