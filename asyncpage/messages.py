@@ -198,15 +198,13 @@ class Logprobs:
     top_ids: Int32
     top_logprobs: Float32
 
-    def part(self, at: NDArray[np.intp] | int) -> Logprobs:
-        """The entries at these places, or from this place on."""
-        where = slice(at, None) if isinstance(at, int) else at
-        return Logprobs(self.token_logprobs[where], self.ranks[where], self.top_ids[where], self.top_logprobs[where])
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PromptLogprobs:
-    """Log-probabilities of prompt tokens `start` .. `start + P` of one row (the token at 0 has none)."""
+    """Log-probabilities of prompt tokens `start` .. `start + P` of one row (the token at 0 has none).
+
+    A prompt that is computed again after a preemption is told again; the detokenizer drops what it has told.
+    """
 
     row: int
     start: int

@@ -171,16 +171,18 @@ class Running:
                 self.known[row] += count - 1
                 sampled.append(Sampled(sequence, at, count))
             at += count
+        prompts = []
+        for found in done.prompt_logprobs:
+            if found.row in living:
+                sequence = living[found.row]
+                sequence.reported = max(sequence.reported, found.start + len(found.tokens))
+                prompts.append((sequence.request, found))
         return Settled(
             sampled=sampled,
             filled=self._newly_filled(rows, ends),
             progress=list(zip(living.values(), ends.tolist(), strict=True)),
             failed=[(living[row], reason) for row, reason in done.failed if row in living],
-            prompt_logprobs=[
-                (living[found.row].request, fresh)
-                for found in done.prompt_logprobs
-                if found.row in living and (fresh := living[found.row].newly_reported(found))
-            ],
+            prompt_logprobs=prompts,
         )
 
     def unreturned(self, number: int | None = None) -> dict[RequestId, int]:
@@ -220,5 +222,5 @@ def columns_of(sampled: Items[Sampled], done: StepDone) -> tuple[Int32, Int32, L
     at = np.array([i for piece in sampled for i in range(piece.at, piece.at + piece.count)], dtype=np.intp)
     own = done.logprobs
     if own is not None:
-        own = own.part(at)
+        own = Logprobs(own.token_logprobs[at], own.ranks[at], own.top_ids[at], own.top_logprobs[at])
     return counts, done.tokens[at], own

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from asyncpage.core.prefix_chain import extend_chain, root_name
 from asyncpage.core.sampling import SamplingParams
-from asyncpage.messages import Admission, Admit, Candidate, NewRow, PromptLogprobs, RequestId, RequestOptions
+from asyncpage.messages import Admission, Admit, Candidate, NewRow, RequestId, RequestOptions
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +36,7 @@ class Sequence:
     children: list[Sequence] = field(default_factory=list)
     row: int = -1
     has_started: bool = False
-    reported: int = 1  # prompt positions whose log-probabilities are known; the first token has none
+    reported: int = 1  # prompt positions whose log-probabilities were sent on; the first token has none
     preemptions: int = 0
     candidate: Candidate | None = None
 
@@ -57,14 +57,6 @@ class Sequence:
     def end_token_in_last(self, count: int) -> int | None:
         """The first of its newest `count` tokens that ends it, None when none does."""
         return next((token for token in self.tokens[-count:] if token in self.end_token_ids), None)
-
-    def newly_reported(self, found: PromptLogprobs) -> PromptLogprobs | None:
-        """What was not reported before the request was preempted and computed its prompt again; None for nothing."""
-        known = max(0, self.reported - found.start)
-        self.reported = max(self.reported, found.start + len(found.tokens))
-        if known >= len(found.tokens):
-            return None
-        return PromptLogprobs(found.row, found.start + known, found.tokens[known:], found.logprobs.part(known))
 
     def extend_names(self, block_size: int) -> None:
         """Name the full blocks of accepted tokens that have no name yet, so that a resumed request can find them."""

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from asyncpage.actors.detokenizer import DetokenizerActor
 from asyncpage.core.sampling import SamplingParams
@@ -289,6 +291,22 @@ def test_prompt_logprobs_that_are_computed_again_are_told_once() -> None:
         if texts is not None:
             told += [entry.token for _, entries in texts.prompt_logprobs for entry in entries]
     assert told == [-1, *b"bcde"]
+
+
+@given(st.lists(st.tuples(st.integers(1, 19), st.integers(1, 8)), max_size=12))
+def test_each_prompt_position_is_told_once_however_often_it_is_computed(pieces: list[tuple[int, int]]) -> None:
+    bench = Bench()
+    bench.expect(ONE, prompt_logprobs=0)
+    told: list[int] = []
+    frontier = 1
+    for start, count in pieces:
+        start = min(start, frontier)  # a recomputation begins at or before what was reached
+        end = min(20, start + count)
+        frontier = max(frontier, end)
+        texts = bench.step(prompt_logprobs=((ONE, part(start, list(range(start, end)))),))
+        if texts is not None:
+            told += [entry.token for _, entries in texts.prompt_logprobs for entry in entries]
+    assert told == [-1, *range(1, frontier)] if pieces else told == []
 
 
 def test_a_prompt_of_one_token_has_its_one_entry() -> None:

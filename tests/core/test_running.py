@@ -1,6 +1,7 @@
 """Columns of the running batch: what a step advances, and what its return settles."""
 
 from array import array
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from asyncpage.core.running import Running, columns_of
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.core.sequence import Sequence, sequences
 from asyncpage.errors import ProtocolError
-from asyncpage.messages import Admission, Admit, Int32, Logprobs, RequestId, RequestOptions, StepDone
+from asyncpage.messages import Admission, Admit, Int32, Logprobs, PromptLogprobs, RequestId, RequestOptions, StepDone
 
 
 def make(request: int, prompt: int = 6, most: int = 20) -> Sequence:
@@ -134,3 +135,21 @@ def test_the_unreturned_are_the_living_with_the_first_count_they_were_to_reach()
     assert running.unreturned() == {2: 4}
     assert running.unreturned(2) == {2: 6}
     assert running.unreturned(3) == {}
+
+
+def test_what_was_told_of_a_prompt_is_remembered_over_a_preemption() -> None:
+    running = batch()
+    sequence = start(running, make(1, prompt=6), 0)
+    told = []
+    for number, (first, count) in enumerate(((1, 3), (1, 2), (3, 3)), start=1):
+        nothing = np.zeros((count, 0), np.float32)
+        columns = Logprobs(np.zeros(count, np.float32), ints(*[1] * count), nothing.astype(np.int32), nothing)
+        running.launch(number, 1, ints(0), ints(2))
+        found = PromptLogprobs(0, first, ints(*range(first, first + count)), columns)
+        settled = running.settle(replace(done(number, {}), prompt_logprobs=(found,)))
+        assert settled is not None
+        assert settled.prompt_logprobs == [(sequence.request, found)]
+        told.append(sequence.reported)
+        running.close(sequence)
+        start(running, sequence, 0)
+    assert told == [4, 4, 6]

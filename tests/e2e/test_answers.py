@@ -80,6 +80,37 @@ async def test_prompt_logprobs_are_the_models_also_when_the_prompt_is_cached(
     assert (await whole(engine, PROMPT, greedy(2))).cached_tokens == 32
 
 
+async def test_prompt_logprobs_are_the_models_when_prompts_are_cut_and_computed_again(
+    tiny_model: Path, tiny_oracle: Oracle
+) -> None:
+    engine = await AsyncEngine.start(
+        EngineConfig(
+            model=str(tiny_model),
+            placement="inproc",
+            block_size=4,
+            max_model_len=64,
+            max_num_seqs=6,
+            num_kv_blocks=18,  # one request's worth: the six preempt one another
+            max_num_batched_tokens=16,
+            long_prefill_token_threshold=5,
+            cpu_threads=1,
+        )
+    )
+    prompts = [[(7 * i + j * j) % 509 + 3 for j in range(30 + i)] for i in range(6)]
+    try:
+        outputs = await asyncio.gather(*(whole(engine, prompt, greedy(20, prompt_logprobs=2)) for prompt in prompts))
+        assert engine.house.scheduler.stats()["preemptions"] > 0
+        await check_idle(engine)
+    finally:
+        await engine.stop()
+    for prompt, output in zip(prompts, outputs, strict=True):
+        assert output.prompt_logprobs is not None
+        _, *rest = output.prompt_logprobs
+        assert [entry.token for entry in rest] == prompt[1:]
+        for entry, row in zip(rest, oracle_logprobs(tiny_oracle, prompt)[:-1], strict=True):
+            check_entry(entry, row, 2)
+
+
 async def test_a_seeded_answer_is_the_same_alone_and_among_others(engine: AsyncEngine) -> None:
     sampling = SamplingParams(max_tokens=30, seed=9, temperature=1.2, top_p=0.95, ignore_eos=True, presence_penalty=0.5)
     alone = await answer(engine, PROMPT, sampling)
