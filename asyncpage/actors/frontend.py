@@ -106,10 +106,10 @@ class Frontend(Actor):
             raise RequestError(text, status=429, code="queue_full", retry_after_s=1.0)
         first = RequestId((self._index << FRONTEND_SHIFT) + self._next)
         self._next += sampling.n
+        self._tokenizer.send(Tokenize(first, prompt, sampling, options))  # if this raises, nothing was opened
         for choice in range(sampling.n):
             self._sinks[RequestId(first + choice)] = sink
         self._all_closed.clear()
-        self._tokenizer.send(Tokenize(first, prompt, sampling, options))
         return first
 
     def cancel(self, request: RequestId) -> None:

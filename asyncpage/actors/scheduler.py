@@ -127,13 +127,9 @@ class Scheduler(Actor):
             self._flush(StepTokens((), EMPTY, EMPTY, started=tuple(self._started), ends=tuple(self._ends)))
 
     def fail(self, message: object, error: Exception) -> bool:
-        if not isinstance(message, Admit):
-            return False
-        failure = Failure(500, f"the scheduler could not take the request: {error}", "internal_error")
-        accepted = [self._roster.find(request) for request in message.requests]
-        self._refuse(message, failure)
-        for sequence in filter(None, accepted):
-            self._end(sequence, "error", failure=failure)
+        if not isinstance(message, Admit) or any(map(self._roster.find, message.requests)):
+            return False  # half accepted: somebody may never be told of an end, unless the house falls and tells all
+        self._refuse(message, Failure(500, f"the scheduler could not take the request: {error}", "internal_error"))
         return True
 
     def stats(self) -> Mapping[str, float]:
@@ -206,8 +202,7 @@ class Scheduler(Actor):
 
     def _refuse(self, admit: Admit, failure: Failure) -> None:
         for request in admit.requests:
-            if self._roster.find(request) is None:
-                self._frontends[frontend_of(request)].send(Refused(request, failure))
+            self._frontends[frontend_of(request)].send(Refused(request, failure))
 
     def _client_ended(self, message: Cancel | Ended) -> None:
         sequence = self._roster.find(message.request)

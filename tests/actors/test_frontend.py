@@ -12,7 +12,7 @@ from asyncpage.actors.base import ActorCell
 from asyncpage.actors.frontend import Frontend
 from asyncpage.clock import SystemClock
 from asyncpage.core.sampling import SamplingParams
-from asyncpage.errors import Failure, RequestError
+from asyncpage.errors import Failure, MailboxFull, RequestError
 from asyncpage.messages import (
     FRONTEND_SHIFT,
     Accepted,
@@ -170,6 +170,18 @@ def test_more_choices_than_can_ever_be_open_are_refused_for_good() -> None:
         open_one(frontend, Recorder(), n=4)
     assert (refused.value.failure.status, refused.value.failure.param) == (400, "n")
     assert not tokenizer.messages
+
+
+def test_a_request_that_could_not_be_sent_is_not_open() -> None:
+    full = Mailbox("tokenizer", 1)
+    frontend = Frontend(0, 10, full, {})
+    sink = Recorder()
+    open_one(frontend, sink)
+    with pytest.raises(MailboxFull):
+        open_one(frontend, sink)
+    assert len(frontend) == 1
+    frontend.fail_all(Failure(500, "an actor died"))
+    assert [kind for kind, _, _ in sink.heard] == ["finished"]
 
 
 def test_when_the_house_falls_every_open_request_is_told() -> None:

@@ -3,6 +3,7 @@
 Expected tokens come from the toy's closed form over the tokens alone.
 """
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,7 +13,17 @@ from hypothesis import strategies as st
 
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.core.settlement import Rules
-from asyncpage.messages import Drain, Ended, ExecutorGone, LayerGroup, RequestId, RequestOptions, Step, StepFailed
+from asyncpage.messages import (
+    Admit,
+    Drain,
+    Ended,
+    ExecutorGone,
+    LayerGroup,
+    RequestId,
+    RequestOptions,
+    Step,
+    StepFailed,
+)
 from asyncpage.testing.house import ToyHouse
 from asyncpage.testing.toy_runner import toy_handshake, toy_tokens
 
@@ -407,6 +418,18 @@ def test_every_request_ends_once_with_its_own_tokens_in_any_order_of_events(
             assert end.reason == "length"
             assert house.outcomes.tokens[request] == own
     check_idle(house)
+
+
+def test_an_admission_that_failed_before_it_was_accepted_is_refused_and_one_after_brings_the_house_down() -> None:
+    house = ToyHouse(toy_handshake())
+    prompt = array("i", range(5)).tobytes()
+    fresh = Admit(RequestId(1), prompt, (), SamplingParams(n=2), RequestOptions())
+    assert house.scheduler.fail(fresh, ValueError("broken"))
+    assert {request: refused.failure.status for request, refused in house.outcomes.refused.items()} == {1: 500, 2: 500}
+    house.admit(3, range(5), SamplingParams(n=2, max_tokens=4))
+    house.run(until=lambda: len(house.outcomes.accepted) == 2)
+    accepted = Admit(RequestId(3), prompt, (), SamplingParams(n=2), RequestOptions())
+    assert not house.scheduler.fail(accepted, ValueError("broken"))
 
 
 def test_a_row_that_leaves_in_the_step_that_admits_another_gives_its_row_away() -> None:
