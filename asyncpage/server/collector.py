@@ -7,13 +7,19 @@ INVARIANT: an answer is made only of choices that finished.
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from asyncpage.messages import Finish, TokenLogprob
 from asyncpage.server.call import Call
+from asyncpage.server.json_pieces import json_pieces
 from asyncpage.server.shape import Collected, Head, Shape
 from asyncpage.server.usage import total_usage
+
+LARGE = 1000
+"""Tokens with log-probabilities from which on an answer is written in a thread: up to 100 ms of work."""
 
 
 class Collector:
@@ -37,8 +43,13 @@ class Collector:
     def finished(self, index: int, finish: Finish) -> None:
         self._choices[index].finish = finish
 
-    def answer(self, shape: Shape, head: Head) -> dict[str, Any]:
-        """The whole body, once every choice has finished."""
+    async def answer(self, shape: Shape, head: Head) -> str:
+        """The whole body, once every choice has finished. A large one is written while the loop goes on."""
+        if sum(len(choice.entries) + len(choice.prompt_entries) for choice in self._choices) < LARGE:
+            return json.dumps(self._body(shape, head))
+        return await asyncio.to_thread(lambda: "".join(json_pieces(self._body(shape, head))))
+
+    def _body(self, shape: Shape, head: Head) -> dict[str, Any]:
         finishes = [choice.finish for choice in self._choices if choice.finish is not None]
         return {
             **head.to_json(shape.answer_kind),

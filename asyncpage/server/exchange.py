@@ -19,9 +19,10 @@ from asyncpage.server.engine_port import Engine
 from asyncpage.server.failure import internal_failure
 from asyncpage.server.metrics import Metrics
 
-MAX_PROMPT_LOGPROBS = 2**20
-"""Numbers that one call may be told of its prompts: choices x tokens x (alternatives + 1). Each takes about 150 bytes
-until the answer is sent, and a request of a few bytes can ask for any number of them."""
+MAX_LOGPROBS = 2**20
+"""Numbers that are kept for one call until its answer is sent: tokens x (alternatives + 1), of the prompts of every
+choice and, where the answer is not streamed, of the answers. Each takes about 150 bytes, and a request of a few bytes
+can ask for any number of them."""
 
 
 class Consumer(Protocol):
@@ -56,6 +57,7 @@ class Exchange:
         self._now = engine.now
         self._started = engine.now()
         self._last_text = [0.0] * call.choices
+        self._logprobs = 0  # numbers that wait for the answer to be sent
         self._indexes: dict[RequestId, int] = {}  # requests that have not ended
         self._waiting: set[RequestId] = set()  # of these, the ones neither accepted nor refused
         self._is_closed = False
@@ -106,7 +108,7 @@ class Exchange:
         self.prompt_tokens[index // self.call.sampling.n] = prompt_tokens
         self._waiting.discard(request)
         if not self._waiting:
-            self._check_prompt_logprobs()
+            self._count_prompt_logprobs()
             self._wake()
 
     def refused(self, request: RequestId, failure: Failure) -> None:
@@ -129,6 +131,15 @@ class Exchange:
                 self._metrics.first_token.observe(now - self._started)
                 if self.first_token_s is None:
                     self.first_token_s = now - self._started
+        if logprobs and not self.call.output.stream:
+            self._count_logprobs(
+                len(logprobs),
+                self.call.sampling.logprobs or 0,
+                "the logprobs of the answer became too many",
+                "logprobs",
+            )
+            if self.failure is not None:
+                return
         self._consumer.text(index, text, token_ids, logprobs)
 
     def prompt_logprobs(self, request: RequestId, entries: tuple[TokenLogprob, ...]) -> None:
@@ -154,22 +165,27 @@ class Exchange:
             text = "the request was ended by the server before it was complete"
             self.fail(finish.failure or Failure(500, text, code=finish.reason))
 
-    def _check_prompt_logprobs(self) -> None:
+    def _count_prompt_logprobs(self) -> None:
         """How long a prompt is, and so how much it adds to an answer, is known once it was accepted."""
-        sampling = self.call.sampling
-        if sampling.prompt_logprobs is None:
-            return
-        numbers = sum(self.prompt_tokens) * sampling.n * (sampling.prompt_logprobs + 1)
-        if numbers > MAX_PROMPT_LOGPROBS:
+        most = self.call.sampling.prompt_logprobs
+        if most is not None:
+            param = "logprobs" if self.call.output.prompt_logprobs is None else "prompt_logprobs"
+            self._count_logprobs(
+                sum(self.prompt_tokens) * self.call.sampling.n,
+                most,
+                f"the logprobs of {sum(self.prompt_tokens)} prompt tokens for n {self.call.sampling.n} are too many",
+                param,
+            )
+
+    def _count_logprobs(self, tokens: int, alternatives: int, what: str, param: str) -> None:
+        """Keep account of numbers that wait for the answer to be sent; the call fails when they are too many."""
+        self._logprobs += tokens * (alternatives + 1)
+        if self._logprobs > MAX_LOGPROBS:
             text = (
-                f"the logprobs of {sum(self.prompt_tokens)} prompt tokens for n {sampling.n} are {numbers} numbers, of "
-                f"which one request may ask for {MAX_PROMPT_LOGPROBS}; send fewer prompts, choices or alternatives"
+                f"{what}: with {alternatives} alternatives each, more than the {MAX_LOGPROBS} numbers that one request "
+                "may ask for; send fewer prompts, choices or alternatives, set max_tokens, or stream the answer"
             )
-            self.fail(
-                Failure(
-                    400, text, param="prompt_logprobs" if self.call.output.prompt_logprobs is not None else "logprobs"
-                )
-            )
+            self.fail(Failure(400, text, param=param))
 
     def _leave(self) -> None:
         requests, self._indexes, self._waiting = tuple(self._indexes), {}, set()

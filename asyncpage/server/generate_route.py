@@ -54,21 +54,28 @@ async def generate(
     head = Head(new_id(id_prefix), int(context.engine.wall()), call.model)
     exchange = Exchange(context.engine, call, replace(call.options, label=head.id), context.metrics)
     context.open_calls.add(exchange)
-    is_gone = False
+    ending: Failure | None = None  # of a call that the exchange itself knows nothing bad of
     try:
         if call.output.stream:
             return await _stream(request, context, exchange, make_shape(call.output), head)
         collector = Collector(call)
         await exchange.admit(collector)
         await exchange.done()
-        return web.json_response(collector.answer(make_shape(call.output), head))
+        answer = await collector.answer(make_shape(call.output), head)
+        return web.Response(text=answer, content_type="application/json")
     except (asyncio.CancelledError, ConnectionError):
-        is_gone = True
+        ending = Failure(CLIENT_GONE, "the client has left", code="client_gone")
+        raise
+    except RequestError as error:
+        ending = error.failure
+        raise
+    except Exception:
+        ending = internal_failure()
         raise
     finally:
         exchange.close()
         context.open_calls.discard(exchange)
-        _account(request, context, exchange, head, is_gone=is_gone, elapsed_s=context.engine.now() - arrived)
+        _account(request, context, exchange, head, exchange.failure or ending, context.engine.now() - arrived)
 
 
 async def _stream(
@@ -123,22 +130,20 @@ def _setting(context: Context, arrived: float) -> Setting:
 
 
 def _account(
-    request: web.Request, context: Context, exchange: Exchange, head: Head, *, is_gone: bool, elapsed_s: float
+    request: web.Request, context: Context, exchange: Exchange, head: Head, failure: Failure | None, elapsed_s: float
 ) -> None:
     """One log line and the counters of a call that is over. No prompt and no output is in either."""
-    call, failure = exchange.call, exchange.failure
+    call = exchange.call
     finishes: list[Finish] = [finish for finish in exchange.finishes if finish is not None]
     usage = total_usage(finishes, call.sampling.n) if len(finishes) == call.choices else None
-    if failure is not None:
-        outcome, status = failure.code or str(failure.status), failure.status
-    elif is_gone:
-        outcome, status = "client_gone", CLIENT_GONE
-    else:
+    outcome: str
+    if failure is None and usage is not None:
         outcome, status = finishes[0].reason, 200
-    if failure is None and not is_gone and usage is not None:
         context.metrics.call_succeeded(usage.prompt_tokens, tuple(finishes))
         context.metrics.call_time.observe(elapsed_s)
     else:
+        failure = failure or internal_failure()
+        outcome, status = failure.code or str(failure.status), failure.status
         context.metrics.call_failed(outcome)
     if context.config.log_requests:
         log.info(

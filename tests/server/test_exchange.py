@@ -11,7 +11,7 @@ from asyncpage.core.sampling import SamplingParams
 from asyncpage.errors import RequestError
 from asyncpage.messages import Finish, RequestOptions, TextPrompt, TokenLogprob
 from asyncpage.server.call import Call, Output
-from asyncpage.server.exchange import MAX_PROMPT_LOGPROBS, Exchange
+from asyncpage.server.exchange import MAX_LOGPROBS, Exchange
 from asyncpage.server.metrics import Metrics
 from tests.server.conftest import EchoEngine
 
@@ -61,7 +61,7 @@ async def test_what_a_call_may_be_told_of_its_prompts_is_bounded(too_many: int) 
     engine.hold()
     engine.max_model_len = 10**8
     # 2 prompts x 4 choices x (1 chosen + 3 alternatives) = 32 numbers a token
-    tokens = MAX_PROMPT_LOGPROBS // 32
+    tokens = MAX_LOGPROBS // 32
     prompts = (TextPrompt("a" * tokens), TextPrompt("b" * (tokens + too_many)))
     sampling = SamplingParams(n=4, max_tokens=1, prompt_logprobs=3)
     call = Call("echo", prompts, sampling, RequestOptions(), Output(prompt_logprobs=3))
@@ -70,9 +70,35 @@ async def test_what_a_call_may_be_told_of_its_prompts_is_bounded(too_many: int) 
         with pytest.raises(RequestError) as refused:
             await exchange.admit(LastWordsFail(0))
         assert (refused.value.failure.status, refused.value.failure.param) == (400, "prompt_logprobs")
-        assert str(MAX_PROMPT_LOGPROBS) in refused.value.failure.message
+        assert str(MAX_LOGPROBS) in refused.value.failure.message
         assert len(engine.cancelled) == 8
     else:
         await exchange.admit(LastWordsFail(0))
         assert len(engine.runs) == 8
         exchange.close()
+
+
+@pytest.mark.parametrize(("stream", "too_many"), [(False, 0), (False, 1), (True, 1)])
+async def test_logprobs_that_wait_for_a_whole_answer_are_bounded_and_streamed_ones_need_not_be(
+    stream: bool, too_many: int
+) -> None:
+    engine = EchoEngine()
+    engine.hold()
+    sampling = SamplingParams(max_tokens=10, logprobs=3)
+    call = Call("echo", (TextPrompt("a"),), sampling, RequestOptions(), Output(stream=stream, logprobs=3))
+    exchange = Exchange(engine, call, call.options, Metrics())
+    await exchange.admit(LastWordsFail(-1))
+    ((request, run),) = engine.runs.items()
+    entry = TokenLogprob(97, "a", b"a", -1.0, 1, ())
+    # the chosen one and 3 alternatives: 4 numbers a token
+    run.sink.text(request, "", (), (entry,) * (MAX_LOGPROBS // 4))
+    assert exchange.failure is None
+    run.sink.text(request, "", (), (entry,) * too_many)
+    if stream or not too_many:
+        assert exchange.failure is None
+    else:
+        assert exchange.failure is not None
+        assert (exchange.failure.status, exchange.failure.param) == (400, "logprobs")
+        assert "max_tokens" in exchange.failure.message
+        assert engine.cancelled == [request]
+    exchange.close()

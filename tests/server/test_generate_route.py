@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from asyncpage.errors import Failure
 from asyncpage.server.chunk_writer import ChunkWriter
+from asyncpage.server.collector import Collector
 
 EMOJI = 'A😀ďB\u2028\u0085 "\\\n漢'
 
@@ -330,6 +331,31 @@ async def test_one_line_is_logged_for_a_call_and_it_has_neither_prompt_nor_outpu
     assert (finished[0]["outcome"], finished[0]["status"]) == ("stop", 200)
     assert (finished[0]["prompt_tokens"], finished[0]["completion_tokens"]) == (15, 16)
     assert "secret" not in json.dumps(lines, default=str)
+
+
+async def test_a_fault_in_making_the_answer_is_told_and_counted_as_ours(site, monkeypatch) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("an answer that cannot be made")
+
+    monkeypatch.setattr(Collector, "_body", broken)
+    with capture_logs() as lines:
+        status, body = await site.post("/v1/completions", {"prompt": "a"})
+    assert (status, body["error"]["code"]) == (500, "internal_error")
+    (finished,) = [line for line in lines if line["event"] == "request.finished"]
+    assert (finished["outcome"], finished["status"]) == ("internal_error", 500)
+
+
+async def test_an_answer_with_many_logprobs_says_the_same_as_a_small_one(site) -> None:
+    site.engine.max_model_len = 10_000
+    text = "abcdefgh" * 200  # beyond 1,000 tokens an answer is written in another way
+    body = await site.complete(prompt=text, echo=True, logprobs=2, max_tokens=0)
+    small = await site.complete(prompt=text[:8], echo=True, logprobs=2, max_tokens=0)
+    found, expected = body["choices"][0]["logprobs"], small["choices"][0]["logprobs"]
+    assert body["choices"][0]["text"] == text
+    assert found["text_offset"] == list(range(1600))
+    for name in ("tokens", "token_logprobs", "top_logprobs"):
+        assert found[name][:8] == expected[name]
+        assert found[name][8:16] == found[name][1592:]
 
 
 async def test_the_line_can_be_turned_off(serve) -> None:
