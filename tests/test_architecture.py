@@ -15,7 +15,6 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "asyncpage"
 
 MOST_LINES = 400
-LONG_FILES = {"messages": "the vocabulary of all actors is read, and changed, in one place"}
 
 # Each room with the rooms that it may import, beside itself. A room is a folder, or a module directly in the package.
 # "core.sampling" is a value that messages carry, so it counts as foundation.
@@ -221,7 +220,7 @@ def test_every_module_says_what_it_is(module: Module) -> None:
 
 @every_module
 def test_a_file_holds_one_concept(module: Module) -> None:
-    assert module.lines <= MOST_LINES or module.name in LONG_FILES
+    assert module.lines <= MOST_LINES
     assert not VAGUE_NAMES.fullmatch(module.path.stem)
 
 

@@ -1,0 +1,124 @@
+"""Every message that actors send, a file a receiver; a verb asks, a past fact tells.
+
+All are values: frozen, complete at birth, made of numbers, strings, bytes, tuples and int32 or float32 columns
+(numpy arrays that nobody writes after sending). Per step there are five, whatever the batch size:
+`Reserve`, `Granted`, `Step`, `StepDone`, `StepTokens`.
+
+INVARIANT: a request that was accepted has exactly one `Finish` in one `Texts`; one that was not has one `Refused`.
+"""
+
+from __future__ import annotations
+
+from asyncpage.messages.anyone import Ping, Pong
+from asyncpage.messages.detokenizer import End, Expect, Started, StepTokens
+from asyncpage.messages.executor import Handshake, LayerGroup, Load, LoadFailed, NewRow, Shutdown, Step
+from asyncpage.messages.frontend import Accepted, Finish, Refused, Texts, TokenLogprob
+from asyncpage.messages.kv_manager import Candidate, FilledBlocks, Reserve, Rewind
+from asyncpage.messages.scheduler import (
+    Admission,
+    Admit,
+    Drain,
+    Ended,
+    ExecutorGone,
+    ExecutorLost,
+    ExecutorReady,
+    Expired,
+    Granted,
+    StepDone,
+    StepFailed,
+)
+from asyncpage.messages.tokenizer import Cancel, ChatPrompt, Prompt, RequestOptions, TextPrompt, Tokenize, TokenPrompt
+from asyncpage.messages.values import (
+    EMPTY,
+    EMPTY_BLOCKS,
+    EMPTY_PAIRS,
+    FRONTEND_SHIFT,
+    FinishReason,
+    Float32,
+    Int32,
+    Logprobs,
+    PromptLogprobs,
+    RequestId,
+    frontend_of,
+)
+
+ToTokenizer = Tokenize | Cancel
+ToScheduler = (
+    Admit
+    | Cancel
+    | Granted
+    | StepDone
+    | StepFailed
+    | ExecutorLost
+    | ExecutorReady
+    | ExecutorGone
+    | Ended
+    | Expired
+    | Drain
+)
+ToKvManager = Reserve | Rewind
+ToExecutor = Step | Load | Shutdown
+FromExecutor = StepDone | StepFailed | Handshake | LoadFailed
+ToDetokenizer = Expect | StepTokens
+ToFrontend = Accepted | Refused | Texts | Pong
+
+__all__ = (
+    "EMPTY",
+    "EMPTY_BLOCKS",
+    "EMPTY_PAIRS",
+    "FRONTEND_SHIFT",
+    "Accepted",
+    "Admission",
+    "Admit",
+    "Cancel",
+    "Candidate",
+    "ChatPrompt",
+    "Drain",
+    "End",
+    "Ended",
+    "ExecutorGone",
+    "ExecutorLost",
+    "ExecutorReady",
+    "Expect",
+    "Expired",
+    "FilledBlocks",
+    "Finish",
+    "FinishReason",
+    "Float32",
+    "FromExecutor",
+    "Granted",
+    "Handshake",
+    "Int32",
+    "LayerGroup",
+    "Load",
+    "LoadFailed",
+    "Logprobs",
+    "NewRow",
+    "Ping",
+    "Pong",
+    "Prompt",
+    "PromptLogprobs",
+    "Refused",
+    "RequestId",
+    "RequestOptions",
+    "Reserve",
+    "Rewind",
+    "Shutdown",
+    "Started",
+    "Step",
+    "StepDone",
+    "StepFailed",
+    "StepTokens",
+    "TextPrompt",
+    "Texts",
+    "ToDetokenizer",
+    "ToExecutor",
+    "ToFrontend",
+    "ToKvManager",
+    "ToScheduler",
+    "ToTokenizer",
+    "TokenLogprob",
+    "TokenPrompt",
+    "Tokenize",
+    "frontend_of",
+)

@@ -1,0 +1,23 @@
+"""What every actor understands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Are you turning? Answered with `Pong` by the runtime after the mailbox before it was worked off."""
+
+    token: int
+    frontend: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """An actor turns; `stats` are its gauges and counters at this moment, plain numbers by name."""
+
+    token: int
+    actor: str
+    stats: Mapping[str, float]

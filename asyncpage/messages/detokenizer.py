@@ -1,0 +1,53 @@
+"""What the detokenizer is sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from asyncpage.core.sampling import SamplingParams
+from asyncpage.errors import Failure
+from asyncpage.messages.values import FinishReason, Int32, Logprobs, PromptLogprobs, RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class Expect:
+    """A request was accepted and will produce tokens. `echo`: prompt ids to put first, int32 little-endian."""
+
+    request: RequestId
+    sampling: SamplingParams
+    prompt_tokens: int
+    echo: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The scheduler ends a request. `stop_token`: the id that ended it, if one did."""
+
+    request: RequestId
+    reason: FinishReason
+    stop_token: int | None = None
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A request got a row for the first time: `cached_tokens` of its prompt were not computed again."""
+
+    request: RequestId
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepTokens:
+    """Accepted tokens of one step, in columns, and the requests that are over after them.
+
+    `requests`: one a row; `counts` [R]; `tokens` [sum counts]; `logprobs` aligned with `tokens` or None.
+    """
+
+    requests: tuple[RequestId, ...]
+    counts: Int32
+    tokens: Int32
+    logprobs: Logprobs | None = None
+    prompt_logprobs: tuple[tuple[RequestId, PromptLogprobs], ...] = ()
+    started: tuple[Started, ...] = ()
+    ends: tuple[End, ...] = ()

@@ -1,0 +1,104 @@
+"""What an executor is sent, and what it says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from asyncpage.core.sampling import SamplingParams
+from asyncpage.messages.values import EMPTY, EMPTY_BLOCKS, EMPTY_PAIRS, Int32, RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class NewRow:
+    """A request moves into a row, whole.
+
+    `tokens`: everything known, int32 little-endian, of which the first `prompt_tokens` are the prompt and the
+    first `computed` have their KV in place. `tables`: one a group. `end_token_ids`: ids that end the request
+    (masked until `sampling.min_tokens`). `seed`: of the counter-based generator. `adapter_slot` 0 is the base.
+    """
+
+    row: int
+    request: RequestId
+    tokens: bytes
+    prompt_tokens: int
+    computed: int
+    tables: tuple[bytes, ...]
+    sampling: SamplingParams
+    seed: int
+    end_token_ids: tuple[int, ...] = ()
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()
+    adapter_slot: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One step's work, as differences to the executor's own state.
+
+    Applied in this order: `removed` rows, `added` rows, `blocks`, `copies`; then each of `rows` computes its next
+    `counts` tokens and, when it has caught up with what it knows, samples. `drafts`: [D, 2] row, token.
+    A greater `epoch` than the executor's means: start with no rows.
+    """
+
+    number: int
+    epoch: int
+    rows: Int32
+    counts: Int32
+    removed: Int32 = field(default_factory=lambda: EMPTY)
+    added: tuple[NewRow, ...] = ()
+    blocks: Int32 = field(default_factory=lambda: EMPTY_BLOCKS)
+    copies: Int32 = field(default_factory=lambda: EMPTY_PAIRS)
+    drafts: Int32 = field(default_factory=lambda: EMPTY_PAIRS)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The first message to an executor process: what to load and how. `settings` are plain values."""
+
+    settings: Mapping[str, Any]
+    rank: int = 0
+    ranks: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LayerGroup:
+    """Layers that share a block table. `window` 0 is full attention."""
+
+    kind: Literal["full", "window"]
+    window: int
+    layers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Handshake:
+    """The executor has loaded: what it holds and can do. A successor must show the same `fingerprint`."""
+
+    fingerprint: str
+    pid: int
+    rank: int
+    blocks: int
+    block_size: int
+    groups: tuple[LayerGroup, ...]
+    max_model_len: int
+    vocab_size: int
+    dtype: str
+    kv_dtype: str
+    device: str
+    attention_backend: str
+    load_ms: int
+    kv_bytes: int
+    capabilities: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFailed:
+    """The executor cannot load: `kind` is the name of the error class, `reason` its one-line text."""
+
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """Finish what is in the ring and leave."""

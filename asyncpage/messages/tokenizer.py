@@ -1,0 +1,82 @@
+"""What the tokenizer is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from asyncpage.core.sampling import SamplingParams
+from asyncpage.messages.values import RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class TextPrompt:
+    """Raw text; control tokens in it are parsed."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrompt:
+    """Token ids, int32 little-endian."""
+
+    tokens: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A conversation for the model's chat template; text of control tokens inside it stays plain text.
+
+    `messages` are mappings with `role` and `content` (a string, text parts already joined) and whatever else the
+    template reads; `kwargs` are further template variables.
+    """
+
+    messages: tuple[Mapping[str, Any], ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+Prompt = TextPrompt | TokenPrompt | ChatPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOptions:
+    """What a request asks of the engine, beside sampling.
+
+    `priority`: smaller runs earlier. `deadline`: on the engine's clock, None for never. `cache_salt` separates
+    tenants in the prefix cache; `use_cache` False neither reads nor feeds it. `echo` puts the prompt's text in
+    front of the answer. `truncate_prompt_tokens` keeps that many tokens from the prompt's end. `label` is the
+    client-visible id, for logs.
+    """
+
+    priority: int = 0
+    deadline: float | None = None
+    cache_salt: str = ""
+    use_cache: bool = True
+    echo: bool = False
+    truncate_prompt_tokens: int | None = None
+    adapter: str = ""
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenize:
+    """A validated prompt wants to run: render, encode, hash, then `Admit`.
+
+    `request` is the first of `sampling.n` consecutive ids, one a choice.
+    """
+
+    request: RequestId
+    prompt: Prompt
+    sampling: SamplingParams
+    options: RequestOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The client has left. Goes by the tokenizer, so that it can never overtake its own `Admit`."""
+
+    request: RequestId

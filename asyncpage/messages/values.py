@@ -1,0 +1,58 @@
+"""Words that all messages share: request ids, columns, log-probabilities."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NewType
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int32 = NDArray[np.int32]
+Float32 = NDArray[np.float32]
+
+RequestId = NewType("RequestId", int)
+"""One choice of one prompt. The top bits name the front end that waits for it, so an answer finds its way."""
+
+FRONTEND_SHIFT = 48
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+EMPTY: Int32 = np.empty(0, dtype=np.int32)
+EMPTY.flags.writeable = False
+EMPTY_BLOCKS: Int32 = np.empty((0, 4), dtype=np.int32)
+EMPTY_BLOCKS.flags.writeable = False
+EMPTY_PAIRS: Int32 = np.empty((0, 2), dtype=np.int32)
+EMPTY_PAIRS.flags.writeable = False
+
+
+def frontend_of(request: RequestId) -> int:
+    """The index of the front end that waits for this request."""
+    return request >> FRONTEND_SHIFT
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Logprobs:
+    """Log-probabilities before any sampling change, one entry a token position.
+
+    `token_logprobs`, `ranks`: [P] of the chosen token (rank 1 is the most likely).
+    `top_ids`, `top_logprobs`: [P, K] the K most likely, best first, ties to the lowest id.
+    """
+
+    token_logprobs: Float32
+    ranks: Int32
+    top_ids: Int32
+    top_logprobs: Float32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PromptLogprobs:
+    """Log-probabilities of prompt tokens `start` .. `start + P` of one row (the token at 0 has none).
+
+    A prompt that is computed again after a preemption is told again; the detokenizer drops what it has told.
+    """
+
+    row: int
+    start: int
+    tokens: Int32
+    logprobs: Logprobs
