@@ -31,6 +31,19 @@ def frontend_of(request: RequestId) -> int:
     return request >> FRONTEND_SHIFT
 
 
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What a request brings to the prefix index.
+
+    `root`: a tagged, length-prefixed key of block size, adapter and salt; only equal ones may share. `tokens`: int32
+    little-endian, everything known. `names`: the hash chain of its full blocks as far as known (32 bytes each).
+    """
+
+    root: bytes
+    tokens: bytes
+    names: tuple[bytes, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Logprobs:
     """Log-probabilities before any sampling change, one entry a token position.
