@@ -44,12 +44,39 @@ class EngineConfig:
     )
     num_kv_blocks: int | None = setting(None, "blocks in the KV pool, instead of --kv-cache-bytes", unit="blocks")
     enable_prefix_caching: bool = setting(True, "reuse the KV of prompts with a common beginning")
+    prefix_index: str = setting(
+        "chain",
+        "how common beginnings are found: a chain of block names, or a tree of tokens; 'asyncpage simulate "
+        "--compare-index' shows which is better for a trace",
+        choices=("chain", "tree"),
+    )
     enable_chunked_prefill: bool = setting(True, "let long prompts share steps with running requests")
     long_prefill_token_threshold: int = setting(
         0, "most tokens one prompt may take of a step, 0 for no limit", unit="tokens"
     )
+    whole_prompt_admission: bool = setting(
+        True,
+        "let a request in only when blocks for all it knows are free; without it more start at once and preempt one "
+        "another",
+    )
     watermark: float = setting(0.01, "share of blocks kept free when admitting, against needless preemption")
-    scheduling_policy: str = setting("fcfs", "order of the waiting queue", choices=("fcfs", "priority"))
+    scheduling_policy: str = setting(
+        "fcfs",
+        "who is served first: fcfs, priority (the requests' own numbers), longest-prefix (the most cached tokens, where "
+        "many prompts begin alike), or a policy of yours by entry point",
+    )
+    preemption_policy: str = setting(
+        "last-admitted",
+        "who makes way when KV blocks run out: priority where some requests matter more, least-computed where what was "
+        "computed is dear",
+        choices=("last-admitted", "priority", "least-computed"),
+    )
+    fairness_bound: int = setting(
+        256,
+        "how many others may be let in before a request that waits passes all, oldest first; raise it, or 0 for no "
+        "bound, where order matters more than the longest wait",
+        unit="requests",
+    )
     pipeline_depth: int | None = setting(
         None, "steps in flight: 2 where the device has its own clock, 1 on a CPU (the default there)"
     )
@@ -73,6 +100,15 @@ class EngineConfig:
         120.0, "how long one step may take before its executor counts as hung", unit="seconds"
     )
     max_restarts: int = setting(5, "executor losses in a row, without a finished step between, before giving up")
+    journal: str | None = setting(
+        None, "record every decision in this file, for 'asyncpage replay': when you look into a bug or a policy"
+    )
+    journal_bytes: int = setting(
+        1 << 30, "size of the journal at which its oldest eighth goes; a whole one can be replayed", unit="bytes"
+    )
+    journal_tokens: bool = setting(
+        False, "keep true token ids in the journal; without it they are renamed at random and prompts stay out"
+    )
 
     def check(self) -> None:
         """Refuse settings that cannot work together, before anything is loaded.
@@ -86,10 +122,14 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+        if self.journal_bytes < 1 << 20:
+            raise UsageError(f"--journal-bytes must be at least 1MiB, got {self.journal_bytes}")
         if self.pipeline_depth not in (None, 1, 2):
             raise UsageError(f"--pipeline-depth must be 1 or 2, got {self.pipeline_depth}")
         if not 0 <= self.watermark < 1:
             raise UsageError(f"--watermark must be at least 0 and below 1, got {self.watermark}")
+        if self.fairness_bound < 0:
+            raise UsageError(f"--fairness-bound must be 0 (no bound) or more, got {self.fairness_bound}")
         if self.long_prefill_token_threshold < 0:
             raise UsageError("--long-prefill-token-threshold must be 0 (no limit) or more")
         if self.long_prefill_token_threshold and not self.enable_chunked_prefill:

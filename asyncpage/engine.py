@@ -17,14 +17,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from asyncpage.actors.base import ExecutorEnd
 from asyncpage.actors.executor import ExecutorActor
 from asyncpage.actors.frontend import Sink
 from asyncpage.actors.supervisor import Supervisor
 from asyncpage.clock import Clock, SystemClock
 from asyncpage.config import EngineConfig
+from asyncpage.core.policy_registry import load_policy
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.errors import Failure, RequestError, request_error
-from asyncpage.house import House, Text, build, executor_settings, mailboxes
+from asyncpage.house import House, StandIn, Text, build, executor_settings, mailboxes
 from asyncpage.logs import configure_logs_unless_set
 from asyncpage.messages import (
     ChatPrompt,
@@ -32,19 +34,20 @@ from asyncpage.messages import (
     Finish,
     Handshake,
     Load,
+    LogprobEntry,
     Prompt,
     RequestId,
     RequestOptions,
     TextPrompt,
-    TokenLogprob,
     TokenPrompt,
 )
-from asyncpage.outputs import Part
+from asyncpage.outputs import Part, token_logprobs
 from asyncpage.pipes.launcher import Launcher, ProcessLauncher, ThreadLauncher
 from asyncpage.pipes.mailbox import Mailbox
 from asyncpage.store import resolve_model
 from asyncpage.text.chat_template import load_chat_template
 from asyncpage.text.generation import generation_defaults
+from asyncpage.text.token_logprobs import TokenTable
 from asyncpage.text.tokenizer import Tokenizer
 from asyncpage.text.vocabulary_source import load_vocabulary
 
@@ -60,11 +63,11 @@ class AsyncEngine:
         config: EngineConfig,
         handshake: Handshake,
         house: House,
-        executor: ExecutorActor,
+        executor: ExecutorEnd,
         boxes: Mapping[str, Mailbox],
         clock: Clock,
         defaults: Mapping[str, Any],
-        has_chat_template: bool,
+        text: Text,
     ) -> None:
         """`start` calls this when everything is built; from here on every actor runs."""
         self.config = config
@@ -73,7 +76,8 @@ class AsyncEngine:
         self.vocab_size = handshake.vocab_size
         self.max_model_len = house.max_model_len
         self.max_requests = config.max_queue + config.max_num_seqs
-        self.has_chat_template = has_chat_template
+        self.tokens: TokenTable = text.tokenizer
+        self.has_chat_template = text.template is not None
         self.sampling_defaults = defaults
         self.on_death: Callable[[str], None] = lambda reason: None
         self.house = house
@@ -99,30 +103,41 @@ class AsyncEngine:
         on_death: Callable[[str], None] | None = None,
         clock: Clock | None = None,
         launcher: Launcher | None = None,
+        stand_in: StandIn | None = None,
     ) -> AsyncEngine:
         """Load the model and run every actor.
 
         `on_death`: called with the reason when an actor dies that cannot be restarted. `launcher`: starts executors
-        in another way than `config.placement` names.
+        in another way than `config.placement` names. `stand_in`: what runs in the executor's place; no model is looked
+        for then, and no process started.
         Errors: `UsageError`, `ModelError` or `ExecutorError`, each with one line that says what to do.
         """
         configure_logs_unless_set()
         config.check()
+        load_policy(config.scheduling_policy)  # a wrong one is refused before anything starts
         clock = clock or SystemClock()
-        path = resolve_model(config.model)
         boxes = mailboxes(config)
-        executor = ExecutorActor(
-            launcher or _launcher(config),
-            Load(executor_settings(config, str(path))),
-            boxes["scheduler"],
-            clock,
-            load_timeout_s=config.load_timeout_s,
-            step_timeout_s=config.step_timeout_s,
-            max_restarts=config.max_restarts,
-        )
+        executor: ExecutorEnd
+        if stand_in is not None:
+            executor = stand_in.executor(boxes["scheduler"], clock)
+        else:
+            path = resolve_model(config.model)
+            executor = ExecutorActor(
+                launcher or _launcher(config),
+                Load(executor_settings(config, str(path))),
+                boxes["scheduler"],
+                clock,
+                load_timeout_s=config.load_timeout_s,
+                step_timeout_s=config.step_timeout_s,
+                max_restarts=config.max_restarts,
+            )
         launch = asyncio.ensure_future(executor.launch_first())
         try:
-            text = await asyncio.to_thread(_load_text, path, config)
+            defaults: Mapping[str, Any] = {}
+            if stand_in is not None:
+                text = stand_in.text
+            else:
+                text, defaults = await asyncio.to_thread(_read_files, path, config)
             handshake = await launch
             seed = int.from_bytes(os.urandom(7), "little") if config.seed is None else config.seed
             house = build(config, handshake, text, clock, seed, boxes.__getitem__)
@@ -132,8 +147,7 @@ class AsyncEngine:
                 await launch
             await executor.closed()
             raise
-        defaults = generation_defaults(path) if config.generation_config == "auto" else {}
-        engine = cls(config, handshake, house, executor, boxes, clock, defaults, text.template is not None)
+        engine = cls(config, handshake, house, executor, boxes, clock, defaults, text)
         if on_death is not None:
             engine.on_death = on_death
         return engine
@@ -176,7 +190,7 @@ class AsyncEngine:
         """
         sampling = sampling or SamplingParams(**self.sampling_defaults)
         sampling.check(self.vocab_size)
-        stream = _Stream(sampling.n)
+        stream = _Stream(sampling.n, self.tokens)
         stream.first = first = self.submit(_as_prompt(prompt), sampling, options or RequestOptions(), stream)
         try:
             async for part in stream.parts():
@@ -240,17 +254,18 @@ class AsyncEngine:
 class _Stream:
     """A sink that an `async for` reads. What waits unread is merged, so it is bounded by the answer's length."""
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n: int, table: TokenTable) -> None:
         self.first = RequestId(0)
         self._left = n
-        self._parts: deque[Part] = deque()
+        self._table = table
+        self._pieces: deque[_Piece] = deque()
         self._failure: Failure | None = None
         self._arrived = asyncio.Event()
 
     async def parts(self) -> AsyncIterator[Part]:
         while True:
-            while self._parts:
-                yield self._parts.popleft()
+            while self._pieces:
+                yield self._pieces.popleft().part(self._table)
             if self._failure is not None:
                 raise request_error(self._failure)
             if not self._left:
@@ -266,12 +281,15 @@ class _Stream:
         self._arrived.set()
 
     def text(
-        self, request: RequestId, text: str, token_ids: Sequence[int], logprobs: tuple[TokenLogprob, ...] | None
+        self, request: RequestId, text: str, token_ids: Sequence[int], logprobs: Sequence[LogprobEntry] | None
     ) -> None:
-        self._put(Part(request - self.first, text, tuple(token_ids), logprobs or ()))
+        piece = self._piece(request)
+        piece.texts.append(text)
+        piece.token_ids += token_ids
+        piece.logprobs += logprobs or ()
 
-    def prompt_logprobs(self, request: RequestId, entries: tuple[TokenLogprob, ...]) -> None:
-        self._put(Part(request - self.first, "", (), prompt_logprobs=entries))
+    def prompt_logprobs(self, request: RequestId, entries: Sequence[LogprobEntry]) -> None:
+        self._piece(request).prompt_logprobs += entries
 
     def finished(self, finish: Finish) -> None:
         self._left -= 1
@@ -279,22 +297,41 @@ class _Stream:
             self._failure = finish.failure
             self._arrived.set()
         else:
-            self._put(Part(finish.request - self.first, "", (), finish=finish))
+            self._piece(finish.request).finish = finish
 
-    def _put(self, part: Part) -> None:
-        last = self._parts[-1] if self._parts else None
-        if last is not None and last.index == part.index and last.finish is None:
-            self._parts[-1] = Part(
-                part.index,
-                last.text + part.text,
-                last.token_ids + part.token_ids,
-                last.logprobs + part.logprobs,
-                last.prompt_logprobs + part.prompt_logprobs,
-                part.finish,
-            )
-        else:
-            self._parts.append(part)
+    def _piece(self, request: RequestId) -> _Piece:
+        """What more there is of a request is added to this."""
         self._arrived.set()
+        index = request - self.first
+        last = self._pieces[-1] if self._pieces else None
+        if last is None or last.index != index or last.finish is not None:
+            last = _Piece(index)
+            self._pieces.append(last)
+        return last
+
+
+class _Piece:
+    """A part in the making."""
+
+    __slots__ = ("finish", "index", "logprobs", "prompt_logprobs", "texts", "token_ids")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.texts: list[str] = []
+        self.token_ids: list[int] = []
+        self.logprobs: list[LogprobEntry] = []
+        self.prompt_logprobs: list[LogprobEntry] = []
+        self.finish: Finish | None = None
+
+    def part(self, table: TokenTable) -> Part:
+        return Part(
+            self.index,
+            "".join(self.texts),
+            tuple(self.token_ids),
+            token_logprobs(self.logprobs, table),
+            token_logprobs(self.prompt_logprobs, table),
+            self.finish,
+        )
 
 
 def _as_prompt(prompt: PromptLike) -> Prompt:
@@ -311,9 +348,12 @@ def _as_prompt(prompt: PromptLike) -> Prompt:
             return TokenPrompt(b"".join(int(token).to_bytes(4, "little", signed=True) for token in prompt))
 
 
-def _load_text(path: Path, config: EngineConfig) -> Text:
+def _read_files(path: Path, config: EngineConfig) -> tuple[Text, Mapping[str, Any]]:
+    """What the model's files say about text, and their sampling defaults."""
     vocabulary = load_vocabulary(path)
-    return Text(Tokenizer(vocabulary), load_chat_template(path, config.chat_template, vocabulary=vocabulary))
+    template = load_chat_template(path, config.chat_template, vocabulary=vocabulary)
+    defaults = generation_defaults(path) if config.generation_config == "auto" else {}
+    return Text(Tokenizer(vocabulary), template), defaults
 
 
 def _launcher(config: EngineConfig) -> Launcher:

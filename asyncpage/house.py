@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from asyncpage.actors.base import Actor
+from asyncpage.actors.base import Actor, ExecutorEnd
 from asyncpage.actors.detokenizer import DetokenizerActor
 from asyncpage.actors.frontend import Frontend
 from asyncpage.actors.kv_manager import KvManager
@@ -21,7 +21,10 @@ from asyncpage.clock import Clock
 from asyncpage.config import EngineConfig
 from asyncpage.core.admission import SchedulerSettings
 from asyncpage.core.block_tables import BlockTables
-from asyncpage.core.settlement import Rules
+from asyncpage.core.prefix_chain import PrefixChain
+from asyncpage.core.prefix_index import PrefixIndex
+from asyncpage.core.prefix_tree import PrefixTree
+from asyncpage.core.settlement import Memory, Rules
 from asyncpage.errors import UsageError
 from asyncpage.messages import Handshake
 from asyncpage.pipes.mailbox import Address, Mailbox
@@ -29,6 +32,7 @@ from asyncpage.text.chat_template import ChatTemplate
 from asyncpage.text.tokenizer import Tokenizer
 
 ACTORS = ("tokenizer", "scheduler", "kv_manager", "detokenizer", "executor", "frontend")
+PREFIX_INDEXES: Mapping[str, type[PrefixIndex]] = {"chain": PrefixChain, "tree": PrefixTree}
 SLACK = 64  # messages that are not a request's: steps, losses, pings
 
 
@@ -38,6 +42,17 @@ class Text:
 
     tokenizer: Tokenizer
     template: ChatTemplate | None
+
+
+@dataclass(frozen=True, slots=True)
+class StandIn:
+    """What a house is built from when no model is loaded: an actor in the executor's place, and the text beside it.
+
+    `executor` is called with the scheduler's address and the clock.
+    """
+
+    executor: Callable[[Address, Clock], ExecutorEnd]
+    text: Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +117,13 @@ def build(
         groups=handshake.groups,
         rows=config.max_num_seqs,
         max_tokens=longest,
+        index=PREFIX_INDEXES[config.prefix_index](handshake.groups, handshake.block_size),
     )
     rules = Rules(
         chunked_prefill=config.enable_chunked_prefill,
         long_prefill_tokens=config.long_prefill_token_threshold,
         watermark_blocks=int(config.watermark * (handshake.blocks - 1)),
+        whole_prompt=config.whole_prompt_admission,
     )
 
     def new_tokenizer() -> Actor:
@@ -125,7 +142,7 @@ def build(
     return House(
         frontend=Frontend(0, most_open(config), address_of("tokenizer"), actors),
         scheduler=scheduler,
-        kv_manager=KvManager(tables, rules, address_of("scheduler")),
+        kv_manager=KvManager(Memory(tables, rules), address_of("scheduler")),
         detokenizer=DetokenizerActor(text.tokenizer, address_of("scheduler"), frontends),
         new_tokenizer=new_tokenizer,
         max_model_len=longest,
@@ -149,6 +166,9 @@ def _scheduler_settings(
         depth=depth,
         max_queue=config.max_queue,
         policy=config.scheduling_policy,
+        victims=config.preemption_policy,
+        fairness_bound=config.fairness_bound,
+        vocab_size=handshake.vocab_size,
         eos_ids=text.tokenizer.eos_ids,
         seed=seed,
     )

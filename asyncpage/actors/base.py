@@ -19,7 +19,7 @@ import structlog
 
 from asyncpage.clock import Clock, Timer
 from asyncpage.errors import RequestError
-from asyncpage.messages import Ping, Pong
+from asyncpage.messages import Handshake, Ping, Pong
 from asyncpage.pipes.mailbox import Address, Mailbox
 
 Continuation = Callable[[], Union["Continuation", None]]
@@ -75,6 +75,32 @@ class Actor:
                 self._cell.run_callback(callback)
 
         return guarded
+
+
+class ExecutorEnd(Actor):
+    """The actor in the executor's place, as whoever builds the house sees it.
+
+    It takes `Step` and `Shutdown`, and answers every step to the scheduler, in order.
+    """
+
+    name = "executor"
+
+    @property
+    def state(self) -> str:
+        """`ready` while steps are run; `gone` or `closed` when none will be again."""
+        raise NotImplementedError
+
+    @property
+    def pid(self) -> int | None:
+        """The process behind it, None where there is none."""
+        raise NotImplementedError
+
+    async def launch_first(self) -> Handshake:
+        """Called once, before the cell runs. Errors: whatever keeps it from loading."""
+        raise NotImplementedError
+
+    async def closed(self) -> None:
+        """The cell has ended, or never ran because the start failed: end what was launched."""
 
 
 class ActorCell:

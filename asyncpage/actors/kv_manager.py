@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from asyncpage.actors.base import Actor
-from asyncpage.core.block_tables import BlockTables, Ledger
-from asyncpage.core.settlement import Rules, settle
+from asyncpage.core.block_tables import Ledger
+from asyncpage.core.settlement import Memory, settle
 from asyncpage.errors import UnknownMessage
 from asyncpage.messages import Reserve, Rewind
 from asyncpage.pipes.mailbox import Address
@@ -23,26 +23,28 @@ class KvManager(Actor):
 
     name = "kv_manager"
 
-    def __init__(self, tables: BlockTables, rules: Rules, scheduler: Address) -> None:
-        self._tables = tables
-        self._rules = rules
+    def __init__(self, memory: Memory, scheduler: Address) -> None:
+        self._memory = memory
         self._scheduler = scheduler
 
     def receive(self, message: object) -> None:
         match message:
             case Reserve():
-                self._scheduler.send(settle(self._tables, self._rules, message))
+                granted, has_unnamed = settle(self._memory, message)
+                self._scheduler.send(granted)
+                if has_unnamed:
+                    self._memory.publish(message)
             case Rewind():
-                self._tables.reset(forget=message.forget)
+                self._memory.rewind(forget=message.forget)
             case _:
                 raise UnknownMessage(self, message)
 
     def ledger(self) -> Ledger:
         """Where every block is at this moment, counted afresh."""
-        return self._tables.ledger()
+        return self._memory.tables.ledger()
 
     def stats(self) -> Mapping[str, float]:
-        pool = self._tables.pool  # its own counts: `ledger` looks at every block, which would hold up a step
+        pool = self._memory.tables.pool  # its own counts: `ledger` looks at every block, which would hold up a step
         return {
             "blocks_total": pool.total,
             "blocks_blank": pool.free - pool.cached,

@@ -14,21 +14,17 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from functools import partial
 
-import numpy as np
-
 from asyncpage.actors.base import Actor
 from asyncpage.clock import Clock, Timer
 from asyncpage.core.admission import SchedulerSettings, refusal
 from asyncpage.core.pace import Pace
-from asyncpage.core.policy import POLICIES
-from asyncpage.core.roster import Roster
-from asyncpage.core.running import columns_of
+from asyncpage.core.planner import StepPlanner
+from asyncpage.core.policy_registry import load_policy
 from asyncpage.core.sequence import Sequence, sequences
 from asyncpage.errors import Failure, UnknownMessage
 from asyncpage.messages import (
     EMPTY,
     Accepted,
-    Admission,
     Admit,
     Cancel,
     Drain,
@@ -39,19 +35,19 @@ from asyncpage.messages import (
     ExecutorReady,
     Expect,
     Expired,
-    FilledBlocks,
     FinishReason,
     Granted,
-    NewRow,
+    Int32,
+    Logprobs,
+    PromptLogprobs,
     Refused,
     RequestId,
-    Reserve,
     Rewind,
-    Started,
-    Step,
     StepDone,
     StepFailed,
     StepTokens,
+    Unwatch,
+    Watch,
     frontend_of,
 )
 from asyncpage.pipes.mailbox import Address
@@ -78,29 +74,20 @@ class Scheduler(Actor):
         self._executor = executor
         self._detokenizer = detokenizer
         self._frontends = frontends
-        policy = POLICIES[settings.policy]
-        self._roster = Roster(rows=settings.rows, block_size=settings.block_size, policy=policy)
-        self._running = self._roster.running
+        policy = load_policy(settings.policy)
+        self._wants_hits = policy.wants_hits
+        self._planner = StepPlanner(settings, policy)
+        self._roster = self._planner.roster
         self._deadlines: dict[RequestId, Timer] = {}
         self._ends: list[End] = []
-        self._started: list[Started] = []
         self._held: deque[object] = deque()  # what came while a settlement was out
-        self._is_settling = False
         self._is_idle = True  # the last settlement ran nothing and nothing has come since
-        self._is_owed = False  # the KV manager holds blocks back for a step that was in flight when it last settled
         self._is_ready = True
         self._is_draining = False
         self._gone: str | None = None
-        self._number = 0
-        self._epoch = 1
         self._arrivals = 0
-        self._released: list[int] = []  # rows closed, for the KV manager
-        self._removed: list[int] = []  # rows closed, for the executor
-        self._filled: list[FilledBlocks] = []
         self._pace = Pace()
-        self._counts = dict.fromkeys(
-            ("preemptions", "steps", "prompt_tokens", "generated_tokens", "cached_tokens", "executor_losses"), 0
-        )
+        self._counts = dict.fromkeys(("steps", "generated_tokens", "executor_losses"), 0)
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
@@ -108,11 +95,11 @@ class Scheduler(Actor):
         self._clock = clock
 
     def receive(self, message: object) -> None:
-        if self._is_settling and not isinstance(message, Granted):
+        if self._planner.is_settling and not isinstance(message, Granted):
             self._held.append(message)
         else:
             self._handle(message)
-            while self._held and not self._is_settling:
+            while self._held and not self._planner.is_settling:
                 held = self._held.popleft()
                 try:
                     self._handle(held)
@@ -121,10 +108,12 @@ class Scheduler(Actor):
                         raise
 
     def batch_end(self) -> None:
-        if not self._is_settling and not self._is_idle:
-            self._ask_for_step()
-        if self._ends or self._started:
-            self._flush(StepTokens((), EMPTY, EMPTY, started=tuple(self._started), ends=tuple(self._ends)))
+        if not self._planner.is_settling and not self._is_idle:
+            reserve = self._planner.next(may_leave=self._is_ready)
+            if reserve is not None:
+                self._kv_manager.send(reserve)
+        if self._ends or self._planner.started:
+            self._flush((), EMPTY, EMPTY)
 
     def fail(self, message: object, error: Exception) -> bool:
         if not isinstance(message, Admit) or any(map(self._roster.find, message.requests)):
@@ -133,8 +122,9 @@ class Scheduler(Actor):
         return True
 
     def stats(self) -> Mapping[str, float]:
-        now = {"running": len(self._running), "waiting": self._roster.waiting}
-        return {**now, "in_flight": len(self._running.in_flight), **self._counts}
+        running = self._planner.running
+        now = {"running": len(running), "waiting": self._roster.waiting, "in_flight": len(running.in_flight)}
+        return {**now, **self._counts, **self._planner.counts}
 
     def _handle(self, message: object) -> None:
         self._is_idle = False
@@ -154,7 +144,7 @@ class Scheduler(Actor):
             case ExecutorLost():
                 self._executor_lost(message)
             case ExecutorReady():
-                self._epoch = max(self._epoch, message.epoch)
+                self._planner.epoch = max(self._planner.epoch, message.epoch)
                 self._is_ready = True
             case ExecutorGone():
                 self._executor_gone(message)
@@ -181,6 +171,7 @@ class Scheduler(Actor):
         )
         self._arrivals += len(made)
         self._roster.add(made)
+        self._watch(made)
         for sequence in made:
             self._frontends[frontend_of(sequence.request)].send(Accepted(sequence.request, sequence.prompt_tokens))
             echo = admit.tokens if admit.options.echo else b""
@@ -212,7 +203,7 @@ class Scheduler(Actor):
             self._end(sequence, "abort")
         else:
             self._pace.finished(self._clock.now())
-            self._leave(sequence)
+            self._leave(sequence, sequence.prompt_tokens + message.tokens)
 
     def _expired(self, message: Expired) -> None:
         sequence = self._roster.find(message.request)
@@ -230,154 +221,89 @@ class Scheduler(Actor):
             self._pace.finished(self._clock.now())
         self._leave(sequence)
 
-    def _leave(self, sequence: Sequence) -> None:
-        """Forget a request that is over; its row, blocks and timer are given back."""
+    def _leave(self, sequence: Sequence, tokens: int | None = None) -> None:
+        """Forget a request that is over, of which the first `tokens` count: give back row, blocks and timer."""
         timer = self._deadlines.pop(sequence.request, None)
         if timer is not None:
             timer.cancel()
-        row = self._roster.remove(sequence)
-        if row is not None:
-            self._emptied(row)
+        if self._wants_hits and sequence.row < 0:
+            self._kv_manager.send(Unwatch(sequence.request))
+        self._planner.leave(sequence, sequence.limit if tokens is None else tokens)
 
-    def _emptied(self, *rows: int) -> None:
-        """Rows that the KV manager and the executor do not know to be empty yet."""
-        self._released += rows
-        self._removed += rows
+    def _watch(self, waiting: Items[Sequence]) -> None:
+        """Have the KV manager tell how much of these is cached, when the policy asks for it."""
+        if self._wants_hits:
+            for sequence in waiting:
+                if sequence.options.use_cache:
+                    self._kv_manager.send(Watch(sequence.request, sequence.prefix))
 
     # --- a step ------------------------------------------------------------------------------------------------------
 
-    def _ask_for_step(self) -> None:
-        """Send `Reserve` when a step may leave and there is something to run, or to give blocks back."""
-        running, settings = self._running, self._settings
-        # A suspect is alone only if nothing else is in flight, so the pipeline is one deep while any is tried.
-        depth = settings.depth if self._roster.quarantine.allowed is None else 1
-        may_leave = self._is_ready and len(running.in_flight) < depth
-        if may_leave:
-            self._emptied(*self._roster.make_way())
-        rows, wants = running.wants(settings.long_prefill_tokens) if may_leave else (EMPTY, EMPTY)
-        offered = self._roster.candidates(settings.budget_tokens) if may_leave else ()
-        is_owed = self._is_owed and not running.in_flight
-        if not (len(rows) or offered or self._released or is_owed):
-            return
-        self._is_owed = bool(running.in_flight)
-        self._number += 1
-        self._is_settling = True
-        reserve = Reserve(
-            number=self._number,
-            returned=(running.in_flight[0].number if running.in_flight else self._number) - 1,
-            rows=rows,
-            computed=running.computed[rows],
-            wants=wants,
-            victims=rows[::-1],
-            candidates=offered,
-            budget_tokens=settings.budget_tokens,
-            free_rows=running.free_rows(len(offered)),
-            released=tuple(self._released),
-            filled=tuple(self._filled),
-        )
-        self._released.clear()
-        self._filled.clear()
-        self._kv_manager.send(reserve)
-
     def _granted(self, granted: Granted) -> None:
-        self._is_settling = False
-        running = self._running
-        for row in granted.victims:
-            self._removed.append(self._roster.send_back(running.occupant(row)))
-        self._counts["preemptions"] += len(granted.victims)
-        added = tuple(self._open(admission) for admission in granted.admitted)
-        if len(granted.rows) == 0:
-            self._is_idle = True
-            return
-        running.launch(granted.number, self._epoch, granted.rows, granted.counts)
-        step = Step(
-            number=granted.number,
-            epoch=self._epoch,
-            rows=granted.rows,
-            counts=granted.counts,
-            removed=np.array(self._removed, dtype=np.int32),
-            added=added,
-            blocks=granted.blocks,
-            copies=granted.copies,
-        )
-        self._removed.clear()
-        self._executor.send(step)
-        for row in granted.rows.tolist():
-            leader = running.occupant(row)
-            if leader.children and running.computed[row] >= leader.prompt_tokens - 1:
-                self._roster.let_children_wait(leader)
+        step = self._planner.apply(granted)
+        if step is not None:
+            self._executor.send(step)
+        else:
+            self._is_idle = not granted.woken
+        self._watch_sent_back()
 
-    def _open(self, admission: Admission) -> NewRow:
-        """A waiting request moves into the row that the settlement gave it."""
-        sequence = self._roster.open(admission)
-        if not sequence.has_started:
-            sequence.has_started = True
-            self._counts["prompt_tokens"] += sequence.prompt_tokens
-            self._counts["cached_tokens"] += admission.computed
-            self._started.append(Started(sequence.request, admission.computed))
-        return sequence.as_new_row(admission)
+    def _watch_sent_back(self) -> None:
+        if self._planner.sent_back:
+            self._watch(self._planner.sent_back)
+            self._planner.sent_back.clear()
 
     def _step_done(self, done: StepDone) -> None:
-        settled = self._running.settle(done)
-        if settled is None:
+        returned = self._planner.settle(done)
+        if returned is None:
             return
         self._counts["steps"] += 1
-        self._counts["generated_tokens"] += sum(piece.count for piece in settled.sampled)
-        self._filled += settled.filled
-        self._roster.quarantine.step_finished({sequence.request: end for sequence, end in settled.progress})
-        for sequence, reason in settled.failed:
-            self._end(sequence, "error", failure=Failure(500, reason, "row_failed"))
-        for piece in settled.sampled:
-            stop_token = piece.sequence.end_token_in_last(piece.count)
-            if stop_token is not None:
-                self._end(piece.sequence, "stop", stop_token=stop_token)
-            elif piece.sequence.is_complete:
-                self._end(piece.sequence, "length")
-        for sequence, end in settled.progress:
-            if sequence.row >= 0 and sequence.is_complete and end >= sequence.limit - 1:
-                self._end(sequence, "length")  # it asked for no tokens, only for its prompt's logprobs
-        counts, tokens, logprobs = columns_of(settled.sampled, done)
+        self._counts["generated_tokens"] += len(returned.tokens)
+        for sequence, text in returned.failed:
+            self._end(sequence, "error", failure=Failure(500, text, "row_failed"))
+        for over in returned.over:
+            if over.sequence.row >= 0:
+                self._end(over.sequence, "length" if over.stop_token is None else "stop", stop_token=over.stop_token)
+        for sequence in returned.silent:
+            if sequence.row >= 0:
+                self._end(sequence, "length")
         self._flush(
-            StepTokens(
-                requests=tuple(piece.sequence.request for piece in settled.sampled),
-                counts=counts,
-                tokens=tokens,
-                logprobs=logprobs,
-                prompt_logprobs=tuple(settled.prompt_logprobs),
-                started=tuple(self._started),
-                ends=tuple(self._ends),
-            )
+            returned.requests, returned.counts, returned.tokens, returned.logprobs, tuple(returned.prompt_logprobs)
         )
 
-    def _flush(self, tokens: StepTokens) -> None:
-        self._started.clear()
+    def _flush(
+        self,
+        requests: tuple[RequestId, ...],
+        counts: Int32,
+        tokens: Int32,
+        logprobs: Logprobs | None = None,
+        prompt_logprobs: tuple[tuple[RequestId, PromptLogprobs], ...] = (),
+    ) -> None:
+        started, ends = tuple(self._planner.started), tuple(self._ends)
+        self._planner.started.clear()
         self._ends.clear()
-        self._detokenizer.send(tokens)
+        self._detokenizer.send(StepTokens(requests, counts, tokens, logprobs, prompt_logprobs, started, ends))
 
     # --- losses ------------------------------------------------------------------------------------------------------
 
     def _step_failed(self, failed: StepFailed) -> None:
-        if failed.epoch != self._epoch:
+        if failed.epoch != self._planner.epoch:
             return
-        poison = self._roster.quarantine.step_failed(self._running.unreturned(failed.number))
+        poison = self._roster.quarantine.step_failed(self._planner.running.unreturned(failed.number))
         self._rewind(forget=False)
         self._end_poison(poison, failed.reason)
 
     def _executor_lost(self, lost: ExecutorLost) -> None:
         self._counts["executor_losses"] += 1
         self._is_ready = False
-        poison = self._roster.quarantine.executor_lost(self._running.unreturned())
+        poison = self._roster.quarantine.executor_lost(self._planner.running.unreturned())
         self._rewind(forget=True)
         self._end_poison(poison, lost.reason)
 
     def _rewind(self, *, forget: bool) -> None:
         """Every running request waits again, with every token it has got; no step is in flight any more."""
-        for sequence in self._running.occupants():
-            self._roster.send_back(sequence)
-        self._running.in_flight.clear()
-        self._released, self._removed, self._filled = [], [], []
-        self._epoch += 1
+        self._planner.rewind()
         self._kv_manager.send(Rewind(forget=forget))
+        self._watch_sent_back()
 
     def _end_poison(self, poison: RequestId | None, reason: str) -> None:
         sequence = None if poison is None else self._roster.find(poison)

@@ -15,7 +15,7 @@ import numpy as np
 
 from asyncpage.actors.base import Actor, Continuation
 from asyncpage.clock import Clock
-from asyncpage.core.prefix_chain import extend_chain, root_name
+from asyncpage.core.block_names import extend_chain, root_key, root_name
 from asyncpage.errors import Failure, RequestError, UnknownMessage
 from asyncpage.messages import (
     Admit,
@@ -164,7 +164,7 @@ class TokenizerActor(Actor):
         tokens = ids.tobytes()
         names: list[bytes] = []
         if options.use_cache:
-            parent = root_name(self._block_size, salt=options.cache_salt, adapter=options.adapter)
+            parent = root_name(root_key(self._block_size, salt=options.cache_salt, adapter=options.adapter))
             width = 4 * self._block_size * BLOCKS_A_SLICE
             for start in range(0, len(tokens), width):
                 if start:

@@ -14,6 +14,7 @@ class SchedulerSettings:
 
     `capacity_blocks`: usable blocks of the pool. `max_tokens`: the context limit. `depth`: steps in flight.
     `long_prefill_tokens` 0 sets no limit. `eos_ids`: tokens that end every request that does not ignore them.
+    `policy` and `victims` by name; `fairness_bound`: see `waiting_queue`.
     """
 
     rows: int
@@ -25,9 +26,12 @@ class SchedulerSettings:
     long_prefill_tokens: int
     depth: int
     max_queue: int
-    policy: str
+    vocab_size: int
     eos_ids: tuple[int, ...]
     seed: int
+    policy: str = "fcfs"
+    victims: str = "last-admitted"
+    fairness_bound: int = 0
 
 
 def refusal(admit: Admit, settings: SchedulerSettings, *, living: int, retry_after_s: float) -> Failure | None:

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from asyncpage.core.prefix_chain import PrefixChain
+from asyncpage.core.prefix_index import PrefixIndex
 
 
 class BlockPool:
     """Reference counts over `blocks` - 1 usable blocks, with named free blocks kept for reuse."""
 
-    def __init__(self, blocks: int, index: PrefixChain) -> None:
+    def __init__(self, blocks: int, index: PrefixIndex) -> None:
         self._index = index
         self._blocks = blocks
         self.total = blocks - 1
@@ -29,6 +29,7 @@ class BlockPool:
         """Every block is free and blank: the device that held them is gone."""
         self._index.clear()
         self._references = [0] * self._blocks
+        self._references[0] = 1  # block 0 is never free
         self._blank = list(range(self._blocks - 1, 0, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
 
@@ -36,6 +37,11 @@ class BlockPool:
     def free(self) -> int:
         """Blocks that can be handed out now, blank or cached."""
         return len(self._blank) + len(self._cached)
+
+    @property
+    def blank(self) -> int:
+        """Free blocks that hold nothing of use; they go first."""
+        return len(self._blank)
 
     @property
     def cached(self) -> int:
@@ -46,9 +52,10 @@ class BlockPool:
         """How many rows hold this block."""
         return self._references[block]
 
-    def is_free(self, block: int) -> bool:
-        """Whether nobody holds it (a match would take it out of the free blocks)."""
-        return self._references[block] == 0
+    def count_free(self, blocks: Sequence[int]) -> int:
+        """How many of these nobody holds, so that sharing them would take them out of the free blocks."""
+        references = self._references
+        return [references[block] for block in blocks].count(0)
 
     def take(self, count: int) -> list[int]:
         """Hand out `count` blocks, each referenced once; the caller has checked `free`."""
@@ -69,11 +76,12 @@ class BlockPool:
 
     def share(self, blocks: Iterable[int]) -> None:
         """Add one reference to each block; a cached one leaves the free blocks. Block 0 is skipped."""
+        references, cached = self._references, self._cached
         for block in blocks:
             if block:
-                if self._references[block] == 0:
-                    del self._cached[block]
-                self._references[block] += 1
+                if not references[block]:
+                    del cached[block]
+                references[block] += 1
 
     def drop(self, blocks: Sequence[int]) -> None:
         """Give one reference back for each block, in this order: the first is reused first among its kind."""
@@ -90,6 +98,13 @@ class BlockPool:
         blank.reverse()
         self._blank += blank
 
+    def forget_cached(self) -> int:
+        """Every free block becomes blank, because no prompt may find it any more; how many were not."""
+        forgotten = list(self._cached)
+        self._cached.clear()
+        self._blank += forgotten
+        return len(forgotten)
+
     def referenced(self) -> int:
         """Blocks that somebody holds, counted one by one (for the ledger's check)."""
-        return sum(1 for count in self._references if count)
+        return sum(1 for count in self._references[1:] if count)

@@ -1,11 +1,11 @@
 """Which blocks each running row holds, in columns, and the moves that change that.
 
 The settlement decides; this carries it out. One table a layer group, indexed by position // block size, so an entry
-behind a window is 0 (nobody looks there). A block that a step in flight names returns to the pool only when that
+behind a window is 0 (nobody looks there). A block that a step in flight may name returns to the pool only when that
 step is back.
 
 INVARIANT: a row writes only into blocks that it alone holds and that have no name. A row that joins with a cached
-beginning starts on a fresh block; one that forks a sibling copies the block it will write when it joins.
+beginning starts on a fresh block; one that shares a part of a block copies that part when it joins.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 
 import numpy as np
 from numpy.typing import NDArray
 
+from asyncpage.core.block_names import root_name
 from asyncpage.core.block_pool import BlockPool
-from asyncpage.core.prefix_chain import PrefixChain, extend_chain
-from asyncpage.messages import FilledBlocks, Int32, LayerGroup
+from asyncpage.core.prefix_chain import PrefixChain
+from asyncpage.core.prefix_index import Branch, PrefixIndex
+from asyncpage.messages import Int32, LayerGroup, Prefix, RequestId
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,30 +36,52 @@ class Ledger:
     leaving: int  # referenced only because a step in flight may still name them
 
 
+@dataclass(slots=True, eq=False)
+class _Life:
+    """What a row's request brings to the index. `branch` None: its blocks are not published (any more).
+
+    `published`: its first blocks that are in the index or will never be. `names`: of its full blocks, as far as known.
+    """
+
+    request: RequestId
+    prefix: Prefix
+    names: list[bytes]
+    branch: Branch | None
+    published: int
+    is_lost: bool = False  # where its branch is, is still to be looked up
+
+
 class BlockTables:
     """Rows' block tables over one pool.
 
-    `tables` [G, rows, width] block ids; `held` [rows] entries in use, the same in every group.
+    `tables` [G, rows, width] block ids; `held` [rows] entries in use, the same in every group. `step`: the one
+    that is being settled, or was last. `cause`: the request that takes blocks now, for those who hear of evictions.
     """
 
     def __init__(
-        self, *, blocks: int, block_size: int, groups: Sequence[LayerGroup], rows: int, max_tokens: int
+        self,
+        *,
+        blocks: int,
+        block_size: int,
+        groups: Sequence[LayerGroup],
+        rows: int,
+        max_tokens: int,
+        index: PrefixIndex | None = None,
     ) -> None:
         self.block_size = block_size
         self.groups = tuple(groups)
-        self.index = PrefixChain(groups, block_size)
+        self.index: PrefixIndex = index if index is not None else PrefixChain(groups, block_size)
         self.pool = BlockPool(blocks, self.index)
         width = -(-max_tokens // block_size)
         self.tables: NDArray[np.int32] = np.zeros((len(groups), rows, width), dtype=np.int32)
         self.held: NDArray[np.int32] = np.zeros(rows, dtype=np.int32)
-        self.last_step: NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
+        self.step = 0
+        self.cause = RequestId(0)
         self._behind: NDArray[np.int32] = np.zeros(
             (len(groups), rows), dtype=np.int32
         )  # entries already dropped behind the window
-        self._names: list[list[bytes]] = [[] for _ in range(rows)]
-        self._roots: list[bytes] = [b""] * rows
-        self._feeds: list[bool] = [False] * rows
-        self._leaving: deque[tuple[int, tuple[int, ...]]] = deque()
+        self._lives: list[_Life | None] = [None] * rows
+        self._leaving: deque[tuple[int, Sequence[int]]] = deque()
         self.has_window = any(group.kind == "window" for group in groups)
 
     def entries(self, tokens: int) -> int:
@@ -71,16 +96,34 @@ class BlockTables:
             self.held[:] = 0
         else:
             for row in np.flatnonzero(self.held).tolist():
-                self.release(row, returned=int(self.last_step[row]))
-            self.collect(returned=np.iinfo(np.int64).max)
+                self.release(row, returned=self.step)
+            self.collect(returned=self.step)
 
-    def open(self, row: int, *, root: bytes, names: Sequence[bytes], feeds: bool) -> None:
-        """A row begins a life without blocks."""
+    def forget_prefixes(self) -> int:
+        """Nothing that was computed so far is found again, by nobody; running rows keep their blocks.
+
+        Returns the free blocks that are blank now and were not.
+        """
+        self.index.clear()
+        for life in self._lives:
+            if life is not None:
+                life.branch, life.is_lost = None, False
+        return self.pool.forget_cached()
+
+    # --- a row's life -------------------------------------------------------------------------------------------------
+
+    def open(self, row: int, request: RequestId, prefix: Prefix, *, published: int, branch: Branch | None) -> None:
+        """A row begins a life without blocks; `branch`: where its first `published` blocks end, None publishes none."""
         self.held[row] = 0
         self._behind[:, row] = 0
-        self._roots[row] = root
-        self._names[row] = list(names)
-        self._feeds[row] = feeds
+        self._lives[row] = _Life(request, prefix, list(prefix.names), branch, published)
+
+    def open_fork(self, row: int, request: RequestId, prefix: Prefix, *, published: int, feeds: bool) -> None:
+        """As `open`, behind blocks of a sibling that may not be published yet."""
+        self.open(row, request, prefix, published=published, branch=None)
+        life = self._lives[row]
+        assert life is not None
+        life.is_lost = feeds
 
     def adopt(self, row: int, blocks: Sequence[Sequence[int]]) -> None:
         """An open row shares blocks that hold the beginning of its tokens: one sequence a group, equally long."""
@@ -93,7 +136,7 @@ class BlockTables:
     def can_fork(self, row: int, tokens: int) -> bool:
         """Whether the row still holds all that a sibling after its first `tokens` tokens will look at."""
         return all(
-            self.index.first_needed(group, tokens) >= int(self._behind[group, row])
+            spec.first_needed(tokens, self.block_size) >= int(self._behind[group, row])
             for group, spec in enumerate(self.groups)
             if spec.kind == "window"
         )
@@ -112,102 +155,136 @@ class BlockTables:
         new = np.empty((total * len(self.groups), 4), dtype=np.int32)
         if total == 0:
             return new
-        new_rows = np.repeat(rows, entries)
-        offsets = np.arange(total, dtype=np.int32) - np.repeat(np.cumsum(entries, dtype=np.int32) - entries, entries)
-        indices = self.held[new_rows] + offsets
+        if total == len(rows):  # what decoding does: one each
+            new_rows, indices = rows, self.held[rows]
+        else:
+            new_rows = np.repeat(rows, entries)
+            before = np.cumsum(entries, dtype=np.int32) - entries
+            indices = np.repeat(self.held[rows] - before, entries) + np.arange(total, dtype=np.int32)
         for group in range(len(self.groups)):
             part = new[group * total : (group + 1) * total]
             part[:, 0] = new_rows
             part[:, 1] = group
             part[:, 2] = indices
-            part[:, 3] = self.pool.take(total)
+            part[:, 3] = self._take(rows, entries, total)
             self.tables[group, new_rows, indices] = part[:, 3]
         self.held[rows] += entries
         return new
 
-    def copy_last(self, row: int, step: int) -> list[tuple[int, int]]:
-        """Copy on write: fresh blocks take the place of the row's last ones. Returns (source, destination) a group.
+    def copy_last(self, row: int, tokens: int) -> list[tuple[int, int, int]]:
+        """Copy on write: fresh blocks take the place of the row's last ones, which `tokens` tokens end in.
 
-        The sources stay referenced until `step`, which copies them before it writes, is back.
+        Returns (source, destination, slots to copy), one a group.
         """
         index = int(self.held[row]) - 1
-        pairs = []
-        for group in range(len(self.groups)):
-            source = int(self.tables[group, row, index])
-            destination = self.pool.take(1)[0]
-            self.tables[group, row, index] = destination
-            self._leaving.append((step, (source,)))
-            pairs.append((source, destination))
-        return pairs
+        sources = self.tables[:, row, index].tolist()
+        fresh = self.pool.take(len(sources))
+        self.tables[:, row, index] = fresh
+        self.leave(sources)
+        slots = tokens - index * self.block_size
+        return [(source, block, slots) for source, block in zip(sources, fresh, strict=True)]
 
-    def drop_behind_window(self, row: int, computed: int, step: int) -> list[tuple[int, int, int, int]]:
-        """Let go of blocks that no token from `computed` on can see; `step` is the first that does not name them.
+    def leave(self, blocks: Sequence[int]) -> None:
+        """The holder needs these no more once the step that is being settled is back."""
+        self._leaving.append((self.step, blocks))
 
-        Returns the table's changes as (row, group, index, 0).
+    def drop_behind_window(self, row: int, computed: int) -> list[tuple[int, int, int, int]]:
+        """Give back blocks that no later token of the row looks at; returns the table entries that became 0.
+
+        Steps before the one that is being settled may still look at them.
         """
         changes = []
         for group, spec in enumerate(self.groups):
             if spec.kind == "full":
                 continue
             begin = int(self._behind[group, row])
-            end = self.index.first_needed(group, computed)
-            ids = tuple(block for block in self.tables[group, row, begin:end].tolist() if block)
+            end = spec.first_needed(computed, self.block_size)
+            ids = [block for block in self.tables[group, row, begin:end].tolist() if block]
             if ids:
-                self._leaving.append((step - 1, ids))
+                self._leaving.append((self.step - 1, ids))
                 self.tables[group, row, begin:end] = 0
                 changes += [(row, group, index, 0) for index in range(begin, end)]
             self._behind[group, row] = max(begin, end)
         return changes
 
-    def release(self, row: int, *, returned: int) -> None:
-        """The row's life ends: its blocks go back, tail first, at once or when the last step naming them is back."""
+    def release(self, row: int, *, returned: int, tail: bytes = b"") -> None:
+        """The row's life ends: its blocks go back, tail first, at once or when no step in flight can name them.
+
+        `tail`: its tokens behind the last full block; the block that holds them can be a donor.
+        """
         held = int(self.held[row])
-        ids = tuple(
-            block
-            for index in range(held - 1, -1, -1)
-            for group in range(len(self.groups))
-            if (block := int(self.tables[group, row, index]))
-        )
+        ids = self.tables[:, row, :held]
+        life = self._lives[row]
+        if life is not None and tail and life.branch is not None and life.published < held:
+            self.index.publish_tail(life.branch, tail, ids[:, life.published].tolist())
+        self._lives[row] = None
         self.held[row] = 0
-        if int(self.last_step[row]) > returned:
-            self._leaving.append((int(self.last_step[row]), ids))
+        backwards = ids[:, ::-1].T.ravel().tolist()
+        if self.step - 1 > returned:
+            self._leaving.append((self.step - 1, backwards))
         else:
-            self.pool.drop(ids)
+            self.pool.drop(backwards)
 
     def collect(self, *, returned: int) -> None:
         """Give back what only steps up to `returned` still named."""
         waiting = self._leaving
-        for _ in range(len(waiting)):
-            step, ids = waiting.popleft()
-            if step <= returned:
-                self.pool.drop(ids)
-            else:
-                waiting.append((step, ids))
+        while waiting and waiting[0][0] <= returned:
+            self.pool.drop(waiting.popleft()[1])
 
     @property
     def leaving(self) -> int:
         """Blocks (at most) that come back when the steps in flight do."""
         return sum(len(ids) for _, ids in self._leaving)
 
-    def name(self, filled: FilledBlocks) -> None:
-        """Blocks of a row are full of computed, accepted tokens: extend its chain and publish them."""
-        row = filled.row
-        if not self._feeds[row]:
-            return
-        names = self._names[row]
-        if filled.tokens:
-            names += extend_chain(names[-1] if names else self._roots[row], filled.tokens, self.block_size)
-        for index in range(filled.first, filled.last):
-            for group in range(len(self.groups)):
-                block = int(self.tables[group, row, index])
-                if block and not self.index.holds(block):
-                    self.index.publish(group, names[index], block)
+    # --- names --------------------------------------------------------------------------------------------------------
+
+    def publish(self, filled: Int32, tokens: Int32) -> list[tuple[int, bytes]]:
+        """Blocks are full of computed, accepted tokens: name them. Shapes as in `Reserve`.
+
+        Returns (row, name) of those that can be found from now on.
+        """
+        data, width = tokens.tobytes(), 4 * self.block_size
+        ids = self.tables[:, filled[:, 0], filled[:, 1]].T.tolist()
+        found = []
+        for place, ((row, index), blocks) in enumerate(zip(filled.tolist(), ids, strict=True)):
+            life = self._lives[row]
+            if life is None or (life.branch is None and not self._looked_up(life, index)):
+                continue
+            block_tokens = data[place * width : (place + 1) * width]
+            names = life.names
+            if index == len(names):
+                parent = names[-1] if names else root_name(life.prefix.root)
+                names.append(sha256(parent + block_tokens).digest())
+            life.branch = self.index.publish(life.branch, names[index], block_tokens, blocks)
+            life.published = index + 1
+            found.append((row, names[index]))
+        return found
+
+    def _looked_up(self, life: _Life, index: int) -> bool:
+        if life.is_lost:
+            life.is_lost = False
+            size = self.block_size
+            match = self.index.match(life.prefix, index * size)
+            if len(match.blocks[0]) == index:
+                life.branch = match.branch
+        return life.branch is not None
+
+    def _take(self, rows: Int32, entries: Int32, total: int) -> list[int]:
+        if total <= self.pool.blank:
+            return self.pool.take(total)
+        taken: list[int] = []
+        for row, count in zip(rows.tolist(), entries.tolist(), strict=True):
+            life = self._lives[row]
+            if life is not None:
+                self.cause = life.request
+            taken += self.pool.take(count)
+        return taken
 
     def ledger(self) -> Ledger:
         """Where every block is, counted afresh."""
         return Ledger(
             total=self.pool.total,
-            blank=self.pool.free - self.pool.cached,
+            blank=self.pool.blank,
             cached=self.pool.cached,
             referenced=self.pool.referenced(),
             leaving=len({block for _, ids in self._leaving for block in ids}),

@@ -1,117 +1,280 @@
-"""The hash chain: a full block's name says what it holds and everything before it.
+"""The hash chain with tail reuse: finds blocks by name, and looks inside one block where the names end.
 
-The tokenizer names a prompt's blocks once, the KV manager names the blocks that fill while a request runs, and both
-look names up here. A name is sha256(parent name, the block's token ids); the parent of a first block is a root made
-of tagged, length-prefixed keys (block size, adapter, salt), so a name is the same in every process and after a
-restart, and no salt or adapter can be spelled so as to collide with another. SHA-256 costs 1.3 us a block of 16
-here, on a digest instruction; a 128-bit non-cryptographic hash would cost 0.5 us and could be forged by a prompt.
+The default prefix index. A lookup is a dictionary `get` a block; then the children of the last hit are compared with
+the tokens that follow, and the longest common run inside a block is a donor to copy from, so that reuse is as fine
+as a token tree's without token-sized pages. Names are not trusted: tokens are compared, a whole prompt in one go, and
+each block must hang on the very block before it.
 
-INVARIANT: two equal names hold equal tokens after equal prefixes, under the same salt and adapter.
+A block's children lie in the order of their bytes: whichever shares the longest run with given tokens stands next to
+where those would be inserted.
+
+INVARIANT: a node can be reached only through the nodes that hold everything before it.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Sequence
-from hashlib import sha256
+from operator import attrgetter
+from typing import Any
 
-from asyncpage.messages import LayerGroup
+from asyncpage.core.block_names import root_name
+from asyncpage.core.prefix_index import Divergence, Listener, Match
+from asyncpage.messages import LayerGroup, Prefix
 
-NAME_BYTES = 32
+_CHUNK = 256  # names looked up before looking whether one was missed
+_MOST_ROOTS = 64  # other roots that an explanation looks into
 
-
-def root_name(block_size: int, *, salt: str = "", adapter: str = "") -> bytes:
-    """The parent of a first block: what separates tenants, adapters and block sizes."""
-    digest = sha256(b"asyncpage/kv/1")
-    for tag, value in (("block", str(block_size)), ("adapter", adapter), ("salt", salt)):
-        for part in (tag.encode(), value.encode("utf-8", "surrogatepass")):
-            digest.update(len(part).to_bytes(4, "little"))
-            digest.update(part)
-    return digest.digest()
+_tokens_of = attrgetter("tokens")
+_CHILDLESS: list[Any] = []  # shared: most nodes get one child at most, and the last of a branch none
 
 
-def extend_chain(parent: bytes, tokens: bytes, block_size: int) -> tuple[bytes, ...]:
-    """Names of the full blocks in `tokens` (int32 little-endian), the first of which follows `parent`."""
-    width = 4 * block_size
-    names = []
-    for start in range(0, len(tokens) - width + 1, width):
-        parent = sha256(parent + tokens[start : start + width]).digest()
-        names.append(parent)
-    return tuple(names)
+class _Node:
+    """One block in every group. `name` is empty for a tail; `parent` is None for a root and for what was forgotten.
 
+    A root has no blocks, its key stands in `tokens`, and the digest of its key is its name.
+    """
 
-def chain_names(tokens: bytes, block_size: int, *, salt: str = "", adapter: str = "") -> tuple[bytes, ...]:
-    """Names of every full block of a prompt given as int32 little-endian, one of 32 bytes each."""
-    return extend_chain(root_name(block_size, salt=salt, adapter=adapter), tokens, block_size)
+    __slots__ = ("blocks", "children", "name", "parent", "tokens")
+
+    def __init__(self, name: bytes, tokens: bytes, blocks: list[int], parent: _Node | None) -> None:
+        self.name = name
+        self.tokens = tokens
+        self.blocks = blocks
+        self.parent = parent
+        self.children: list[_Node] = _CHILDLESS
 
 
 class PrefixChain:
-    """Finds blocks by name: one dictionary a layer group, a lookup is a `get` a block."""
+    """Implements `PrefixIndex`; a branch is a node."""
 
     def __init__(self, groups: Sequence[LayerGroup], block_size: int) -> None:
+        self.listener: Listener | None = None
         self._groups = tuple(groups)
+        self._is_plain = len(groups) == 1 and groups[0].kind == "full"
         self._block_size = block_size
-        self._blocks: tuple[dict[bytes, int], ...] = tuple({} for _ in groups)
-        self._places: dict[int, tuple[int, bytes]] = {}
+        self._width = 4 * block_size
+        self._roots: dict[bytes, _Node] = {}
+        self._nodes: dict[bytes, _Node] = {}
+        self._places: dict[int, _Node] = {}
 
     def __len__(self) -> int:
         return len(self._places)
 
-    def match(self, names: Sequence[bytes], most: int) -> tuple[tuple[int, ...], ...]:
-        """The longest beginning of `names`, at most `most` blocks, that every group still holds.
+    # --- finding ------------------------------------------------------------------------------------------------------
 
-        Returns one tuple of block ids a group, all of the same length; a window group's blocks behind its window
-        are 0, since no token to come looks at them.
-        """
-        found = min(most, len(names))
-        for group, blocks in zip(self._groups, self._blocks, strict=True):
-            if group.kind == "full":
-                length = 0
-                while length < found and names[length] in blocks:
-                    length += 1
-                found = length
-        while found and not all(self._window_held(index, names, found) for index in range(len(self._groups))):
-            found -= 1
-        return tuple(
-            tuple(
-                0 if i < self.first_needed(index, found * self._block_size) else blocks[names[i]] for i in range(found)
-            )
-            for index, blocks in enumerate(self._blocks)
-        )
+    def match(self, prefix: Prefix, most_tokens: int) -> Match:
+        root = self.begin(prefix.root)
+        nodes = self._walk(root, prefix, most_tokens // self._block_size)
+        length = self._held(nodes)
+        branch = nodes[length - 1] if length else root
+        donor, tail = self._donor(branch, prefix, length * self._block_size, most_tokens)
+        return Match(self._blocks(nodes, length), branch, tuple(donor.blocks) if donor else (), tail)
 
-    def publish(self, group: int, name: bytes, block: int) -> bool:
-        """Name a block; False when the name is already held by another, which then stays the one."""
-        blocks = self._blocks[group]
-        if name in blocks:
-            return False
-        blocks[name] = block
-        self._places[block] = (group, name)
-        return True
+    def begin(self, root: bytes) -> _Node:
+        node = self._roots.get(root)
+        return _Node(root_name(root), root, [], None) if node is None else node
 
     def holds(self, block: int) -> bool:
-        """Whether this block has a name, so that its contents may be shared and must not change."""
         return block in self._places
 
+    def explain(self, prefix: Prefix) -> Divergence:
+        root = self.begin(prefix.root)
+        everything = len(prefix.tokens) // 4
+        nodes = self._walk(root, prefix, everything // self._block_size)
+        length = self._held(nodes)
+        start = length * self._block_size
+        child, tail = self._nearest(nodes[length - 1] if length else root, prefix.tokens[4 * start :])
+        position = start + tail
+        found = -1 if child is None or 4 * tail >= len(child.tokens) else _token(child.tokens, tail)
+        elsewhere = 0
+        for other in list(self._roots.values())[:_MOST_ROOTS]:
+            if other is not root:
+                elsewhere = max(elsewhere, self._walk_tokens(other, prefix.tokens))
+        if position >= everything or found < 0:
+            return Divergence(position, -1, -1, -1, elsewhere if elsewhere > position else 0)
+        expected = _token(prefix.tokens, position)
+        return Divergence(position, position, expected, found, elsewhere if elsewhere > position else 0)
+
+    def _walk(self, root: _Node, prefix: Prefix, most: int) -> list[_Node]:
+        """The nodes that hold the first blocks of `prefix`, at most `most`."""
+        names, get = prefix.names, self._nodes.get
+        most = min(most, len(names), len(prefix.tokens) // self._width)
+        nodes: list[_Node] = []
+        for start in range(0, most, _CHUNK):
+            part = [get(name) for name in names[start : min(start + _CHUNK, most)]]
+            if None in part:
+                nodes += part[: part.index(None)]  # type: ignore[arg-type]
+                break
+            nodes += part  # type: ignore[arg-type]
+        if not nodes:
+            return nodes
+        # In one go 0.1 us a block; block by block 0.3.
+        is_chain = [node.parent for node in nodes] == [root, *nodes[:-1]]
+        if is_chain and prefix.tokens.startswith(b"".join([node.tokens for node in nodes])):
+            return nodes
+        return nodes[: self._true_length(root, nodes, prefix.tokens)]
+
+    def _true_length(self, root: _Node, nodes: list[_Node], tokens: bytes) -> int:
+        """How many of them really hold these tokens, each hanging on the one before."""
+        for index, node in enumerate(nodes):
+            before = nodes[index - 1] if index else root
+            if node.parent is not before or not tokens.startswith(node.tokens, index * self._width):
+                return index
+        return len(nodes)
+
+    def _held(self, nodes: list[_Node]) -> int:
+        """The longest beginning of `nodes` that every group can serve the next token from."""
+        length = len(nodes)
+        if self._is_plain:  # a node that lives has its one block
+            return length
+        for group, spec in enumerate(self._groups):
+            if spec.kind == "full":
+                length = next((i for i in range(length) if not nodes[i].blocks[group]), length)
+        while length and not all(
+            nodes[i].blocks[group]
+            for group, spec in enumerate(self._groups)
+            if spec.kind == "window"
+            for i in range(spec.first_needed(length * self._block_size, self._block_size), length)
+        ):
+            length -= 1
+        return length
+
+    def _blocks(self, nodes: list[_Node], length: int) -> tuple[tuple[int, ...], ...]:
+        first = [spec.first_needed(length * self._block_size, self._block_size) for spec in self._groups]
+        return tuple(
+            (0,) * begin + tuple([node.blocks[group] for node in nodes[begin:length]])
+            for group, begin in enumerate(first)
+        )
+
+    def _donor(self, branch: _Node, prefix: Prefix, start: int, most_tokens: int) -> tuple[_Node | None, int]:
+        """The child of `branch` that holds the longest run of the tokens from `start` on, and the run's length."""
+        if not branch.children:
+            return None, 0
+        child, tail = self._nearest(branch, prefix.tokens[4 * start : 4 * most_tokens])
+        return (child, tail) if tail else (None, 0)
+
+    def _nearest(self, branch: _Node, tokens: bytes) -> tuple[_Node | None, int]:
+        children = branch.children
+        tokens = tokens[: self._width]
+        at = bisect_left(children, tokens, key=_tokens_of)
+        best, longest = None, -1
+        for child in children[max(0, at - 1) : at + 1]:
+            run = _common_run(child.tokens, tokens)
+            if run > longest and all(child.blocks):
+                best, longest = child, run
+        return best, max(longest, 0)
+
+    def _walk_tokens(self, node: _Node, tokens: bytes) -> int:
+        """Tokens in whole blocks that hang on `node`, found without names."""
+        for start in range(0, len(tokens) - self._width + 1, self._width):
+            wanted = tokens[start : start + self._width]
+            at = bisect_left(node.children, wanted, key=_tokens_of)
+            if at == len(node.children) or node.children[at].tokens != wanted:
+                return start // 4
+            node = node.children[at]
+        return len(tokens) // self._width * self._block_size
+
+    # --- holding and forgetting ---------------------------------------------------------------------------------------
+
+    def publish(self, branch: _Node, name: bytes, tokens: bytes, blocks: Sequence[int]) -> _Node | None:
+        parent: _Node | None = branch if branch.parent is not None else self._living(branch)
+        if parent is None:
+            return None
+        node = self._nodes.get(name)
+        if node is None:
+            self._nodes[name] = node = _Node(name, tokens, list(blocks), parent)
+            for block in blocks:
+                if block:
+                    self._places[block] = node
+            _adopt(parent, node)
+            if self.listener is not None:
+                self.listener.stored(name, parent.name, tokens)
+            return node
+        if node.parent is not parent or node.tokens != tokens:
+            return None
+        for group, block in enumerate(blocks):
+            if block and not node.blocks[group]:
+                node.blocks[group] = block
+                self._places[block] = node
+        return node
+
+    def publish_tail(self, branch: _Node, tokens: bytes, blocks: Sequence[int]) -> None:
+        parent: _Node | None = branch if branch.parent is not None else self._living(branch)
+        if parent is None or not tokens or not all(blocks):
+            return
+        _, run = self._nearest(parent, tokens)
+        if 4 * run < len(tokens):
+            node = _Node(b"", tokens, list(blocks), parent)
+            for block in blocks:
+                self._places[block] = node
+            _adopt(parent, node)
+
     def forget(self, block: int) -> None:
-        """Take a block's name away, because it is about to hold something else."""
-        place = self._places.pop(block, None)
-        if place is not None:
-            del self._blocks[place[0]][place[1]]
+        node = self._places.pop(block, None)
+        if node is not None:
+            node.blocks[node.blocks.index(block)] = 0
+            if not any(node.blocks):
+                self._remove(node)
 
     def clear(self) -> None:
-        """Forget every block: the device that held them is gone."""
+        for node in (*self._roots.values(), *self._nodes.values(), *self._places.values()):
+            node.parent = None
+            node.children = _CHILDLESS
+        self._roots.clear()
+        self._nodes.clear()
         self._places.clear()
-        for blocks in self._blocks:
-            blocks.clear()
+        if self.listener is not None:
+            self.listener.cleared()
 
-    def first_needed(self, group: int, tokens: int) -> int:
-        """The first block of a group that the token after `tokens` tokens looks at."""
-        spec = self._groups[group]
-        if spec.kind == "full":
-            return 0
-        return max(0, tokens - spec.window + 1) // self._block_size
+    def _living(self, branch: _Node) -> _Node | None:
+        """`branch` has no parent: the root that it is (kept from now on), or None for what was forgotten."""
+        if branch.blocks:
+            return None
+        return self._roots.setdefault(branch.tokens, branch)
 
-    def _window_held(self, index: int, names: Sequence[bytes], length: int) -> bool:
-        if self._groups[index].kind == "full":
-            return True
-        blocks = self._blocks[index]
-        return all(names[i] in blocks for i in range(self.first_needed(index, length * self._block_size), length))
+    def _remove(self, node: _Node) -> None:
+        parent = node.parent
+        node.parent = None
+        if parent is None:
+            return
+        siblings = parent.children
+        at = bisect_left(siblings, node.tokens, key=_tokens_of)
+        while siblings[at] is not node:
+            at += 1
+        del siblings[at]
+        if not siblings and not parent.blocks:
+            self._roots.pop(parent.tokens, None)
+        # Nothing leads to what hung below any more; its blocks are held until they are forgotten in their turn.
+        lost = list(node.children)
+        self._unname(node)
+        while lost:
+            orphan = lost.pop()
+            orphan.parent = None
+            lost += orphan.children
+            self._unname(orphan)
+
+    def _unname(self, node: _Node) -> None:
+        node.children = _CHILDLESS
+        if node.name:
+            del self._nodes[node.name]
+            if self.listener is not None:
+                self.listener.removed(node.name)
+
+
+def _adopt(parent: _Node, node: _Node) -> None:
+    if parent.children:
+        insort(parent.children, node, key=_tokens_of)
+    else:
+        parent.children = [node]
+
+
+def _common_run(a: bytes, b: bytes) -> int:
+    """Tokens that two runs of int32 begin with alike."""
+    size = min(len(a), len(b))
+    differing = int.from_bytes(a[:size], "big") ^ int.from_bytes(b[:size], "big")
+    return (8 * size - differing.bit_length()) // 32
+
+
+def _token(tokens: bytes, index: int) -> int:
+    return int.from_bytes(tokens[4 * index : 4 * index + 4], "little", signed=True)

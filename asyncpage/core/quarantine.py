@@ -29,6 +29,11 @@ class Quarantine:
         """The requests that may run now; None means all."""
         return frozenset(self._groups[0]) if self._groups else None
 
+    @property
+    def has_suspects(self) -> bool:
+        """Whether `step_finished` wants to know of anybody's progress."""
+        return bool(self._groups)
+
     def step_failed(self, suspects: Mapping[RequestId, int]) -> RequestId | None:
         """A forward raised. `suspects`: the step's requests, each with the computed tokens it was to reach.
 

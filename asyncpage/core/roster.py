@@ -7,27 +7,29 @@ INVARIANT: a request of the roster is in exactly one of the three places.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Items
 from dataclasses import replace
 
-from asyncpage.core.policy import Policy, WaitingQueue
+from asyncpage.core.policy import Policy
 from asyncpage.core.quarantine import Quarantine
 from asyncpage.core.running import Running
 from asyncpage.core.sequence import Sequence
+from asyncpage.core.waiting_queue import WaitingQueue
 from asyncpage.messages import Admission, Candidate, RequestId
 
 
 class Roster:
     """Requests by id, the waiting queue, the running rows and the quarantine over them."""
 
-    def __init__(self, *, rows: int, block_size: int, policy: Policy) -> None:
-        self.running = Running(rows=rows, block_size=block_size, policy=policy)
+    def __init__(self, running: Running, policy: Policy, *, rows: int, block_size: int, fairness_bound: int) -> None:
+        self.running = running
         self.quarantine = Quarantine()
         self._rows = rows
         self._block_size = block_size
-        self._waiting = WaitingQueue(policy)
+        self._waiting = WaitingQueue(policy, fairness_bound)
         self._sequences: dict[RequestId, Sequence] = {}
+        self._leaders: dict[RequestId, Sequence] = {}  # those that others are held behind
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -46,11 +48,14 @@ class Roster:
 
     def add(self, made: Items[Sequence]) -> None:
         """A prompt's choices are accepted: the first waits, the others are held until its prompt is computed."""
+        first = made[0]
         for sequence in made:
             self._sequences[sequence.request] = sequence
-        self._waiting.put(made[0])
-        if made[0].wants_prompt_logprobs:  # each choice reports its prompt's logprobs, so each computes it
-            self.let_children_wait(made[0])
+        self._waiting.put(first)
+        if first.children:
+            self._leaders[first.request] = first
+            if first.wants_prompt_logprobs:  # each choice reports its prompt's logprobs, so each computes it
+                self.let_children_wait(first)
 
     def remove(self, sequence: Sequence) -> int | None:
         """The request is over. Returns the row it leaves empty, if it had one."""
@@ -66,25 +71,55 @@ class Roster:
 
     def let_children_wait(self, leader: Sequence) -> None:
         """The leader's prompt is computed, or will not be soon: its siblings need not wait for it any longer."""
-        for child in leader.children:
-            self._waiting.put(child)
-        leader.children = []
+        if self._leaders.pop(leader.request, None) is not None:
+            for child in leader.children:
+                self._waiting.put(child)
+            leader.children = []
+
+    def let_served_children_wait(self) -> None:
+        """As `let_children_wait`, for every leader whose prompt is computed once the steps that have left are back."""
+        for leader in list(self._leaders.values()):
+            if leader.row >= 0 and self.running.computed[leader.row] >= leader.prompt_tokens - 1:
+                self.let_children_wait(leader)
 
     def open(self, admission: Admission) -> Sequence:
         """A waiting request moves into the row it was given."""
         sequence = self._sequences[admission.request]
         self._waiting.remove(sequence)
+        self._waiting.admitted()
         self.running.open(sequence, admission)
         return sequence
 
     def send_back(self, sequence: Sequence) -> int:
         """A running request waits again, with every token it has got. Returns the row it leaves empty."""
         row = self.running.close(sequence)
-        sequence.candidate = None
         sequence.extend_names(self._block_size)
         self._waiting.put(sequence)
         self.let_children_wait(sequence)
         return row
+
+    def park(self, requests: Iterable[RequestId]) -> None:
+        """These wait for blocks that somebody is computing: do not offer them."""
+        for request in requests:
+            if (sequence := self._sequences.get(request)) is not None:
+                self._waiting.park(sequence)
+
+    def wake(self, requests: Iterable[RequestId]) -> None:
+        """What these waited for is there, or will not come: offer them again."""
+        for request in requests:
+            if (sequence := self._sequences.get(request)) is not None:
+                self._waiting.unpark(sequence)
+
+    def wake_all(self) -> None:
+        """Nobody computes anything any more."""
+        for sequence in self._sequences.values():
+            self._waiting.unpark(sequence)
+
+    def rate(self, hits: Iterable[tuple[RequestId, int]]) -> None:
+        """So many blocks of each are cached now."""
+        for request, blocks in hits:
+            if (sequence := self._sequences.get(request)) is not None:
+                self._waiting.rekey(sequence, blocks)
 
     def make_way(self) -> list[int]:
         """While suspects are tried, whoever is not one of them waits again. Returns the rows they leave empty.
@@ -99,14 +134,9 @@ class Roster:
     def candidates(self, budget_tokens: int) -> tuple[Candidate, ...]:
         """Waiting requests in policy order, as many as there are free rows and as could share the budget."""
         most = min(self._rows - len(self.running), budget_tokens)
-        allowed = self.quarantine.allowed
-        chosen: list[Candidate] = []
-        for sequence in self._waiting:
-            if len(chosen) >= most:
-                break
-            if allowed is None or sequence.request in allowed:
-                chosen.append(self._with_fork(sequence))
-        return tuple(chosen)
+        if most <= 0 or not len(self._waiting):
+            return ()
+        return tuple(map(self._with_fork, self._waiting.offered(most, self.quarantine.allowed)))
 
     def _with_fork(self, sequence: Sequence) -> Candidate:
         """A choice that has not run yet shares its sibling's blocks once that one has computed the prompt."""

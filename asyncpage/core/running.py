@@ -5,6 +5,10 @@ The scheduler owns one. Counts advance when a step is scheduled (`launch`) and a
 have caught up samples, so one token more counts as known from then on, before anybody has seen it; that is what
 lets step N+1 be planned while N runs. Each step in flight has an immutable record.
 
+Columns run over all rows, the empty ones are 0 everywhere and so want nothing: at 256 rows an operation on a whole
+column takes half a microsecond, one through row numbers three. Requests are objects only when something happens to
+them: they come, end, or are preempted.
+
 INVARIANT: a result reaches a sequence only if the row still lives the life that the step was planned for.
 """
 
@@ -12,78 +16,80 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncpage.core.policy import Policy
+from asyncpage.core.policy import Policy, VictimPolicy
+from asyncpage.core.returned import Over, Returned, cut_at_ends, take_positions
 from asyncpage.core.sequence import Sequence
 from asyncpage.errors import ProtocolError
-from asyncpage.messages import Admission, FilledBlocks, Int32, Logprobs, PromptLogprobs, RequestId, StepDone
+from asyncpage.messages import EMPTY_PAIRS, Admission, Int32, PromptLogprobs, RequestId, StepDone
+
+Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepRecord:
-    """A step in flight. `ends`: computed tokens of each row after it; `lives`: which life of the row it serves."""
+    """A step in flight. `ends` [rows]: computed tokens of each row after it; `lives` [rows]: which life it serves.
+
+    `membership`: how often rows had come and gone when it left.
+    """
 
     number: int
     epoch: int
     rows: Int32
-    lives: NDArray[np.int64]
     ends: Int32
-
-
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """Tokens that a sequence got from one step. `at`: their place in the step's token columns."""
-
-    sequence: Sequence
-    at: int
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """What a returned step means for the sequences that still live in its rows.
-
-    `progress`: computed tokens of each; `filled`: blocks that hold computed, accepted tokens only from now on.
-    """
-
-    sampled: list[Sampled]
-    filled: list[FilledBlocks]
-    progress: list[tuple[Sequence, int]]
-    failed: list[tuple[Sequence, str]]
-    prompt_logprobs: list[tuple[RequestId, PromptLogprobs]]
+    lives: Int64
+    membership: int
 
 
 class Running:
     """Rows, their columns and the records of steps in flight.
 
-    `known`, `computed`, `limit` [rows] are tokens, steps in flight included.
+    `known`, `computed`, `limit` [rows] are tokens, steps in flight included; `accepted` [rows] those that were seen.
     """
 
-    def __init__(self, *, rows: int, block_size: int, policy: Policy) -> None:
+    def __init__(
+        self, *, rows: int, block_size: int, max_tokens: int, vocab_size: int, policy: Policy, victims: VictimPolicy
+    ) -> None:
         self.block_size = block_size
         self.known: Int32 = np.zeros(rows, dtype=np.int32)
         self.computed: Int32 = np.zeros(rows, dtype=np.int32)
+        self.accepted: Int32 = np.zeros(rows, dtype=np.int32)
         self.limit: Int32 = np.zeros(rows, dtype=np.int32)
         self.in_flight: deque[StepRecord] = deque()
         self._policy = policy
+        self._victims = victims
+        self.no_wants: Int32 = np.zeros(rows, dtype=np.int32)
+        self.no_wants.flags.writeable = False
+        # Zeroed pages cost nothing until a row is written, so every row is given its greatest width.
+        self._tokens: Int32 = np.zeros((rows, max_tokens + 1), dtype=np.int32)
+        self._last: Int32 = np.zeros(rows, dtype=np.int32)  # most tokens to compute: nothing comes after the limit's
+        self._settled: Int32 = np.zeros(rows, dtype=np.int32)  # computed by steps that are back
         self._filled: Int32 = np.zeros(rows, dtype=np.int32)  # blocks reported as full in this life
-        self._named: Int32 = np.zeros(rows, dtype=np.int32)  # blocks whose names the KV manager had from the start
-        self._lives: NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
+        self._feeds: NDArray[np.bool_] = np.zeros(rows, dtype=np.bool_)
+        self._priority: Int32 = np.zeros(rows, dtype=np.int32)
+        self._admitted: Int64 = np.zeros(rows, dtype=np.int64)  # the how-manieth admission it was
+        self._lives: Int64 = np.zeros(rows, dtype=np.int64)
+        self._began: list[int] = [0] * rows  # tokens that the sequence itself holds
+        self._may_end: NDArray[np.uint16] = np.zeros(vocab_size, dtype=np.uint16)  # rows that a token would end
         self._occupants: list[Sequence | None] = [None] * rows
         self._free = list(range(rows))
+        self._silent: set[int] = set()  # rows that are there for their prompt's logprobs alone
         self._order: Int32 | None = None
+        self._membership = 0
+        self._admissions = 0
+        self._advance: tuple[Int32 | None, Int32] = (None, self.known)  # counts as a row list and as a column
+        self._names: tuple[Int32 | None, int, tuple[RequestId, ...]] = (None, 0, ())
 
     def __len__(self) -> int:
         return len(self._occupants) - len(self._free)
 
     def free_rows(self, most: int) -> tuple[int, ...]:
         """The lowest free rows, at most `most`."""
-        return tuple(heapq.nsmallest(most, self._free))
+        return tuple(heapq.nsmallest(most, self._free)) if most else ()
 
     def occupant(self, row: int) -> Sequence:
         """The sequence that lives in a row."""
@@ -96,59 +102,112 @@ class Running:
         """Every running sequence, in policy order."""
         return [self.occupant(row) for row in self.order().tolist()]
 
+    # --- planning a step ----------------------------------------------------------------------------------------------
+
     def order(self) -> Int32:
         """The rows that live, in policy order."""
         if self._order is None:
-            living = [(self._policy(s), s.row) for s in self._occupants if s is not None]
+            living = [(self._policy.key(s), s.row) for s in self._occupants if s is not None]
             self._order = np.array([row for _, row in sorted(living)], dtype=np.int32)
+            self._order.flags.writeable = False
         return self._order
 
-    def wants(self, most: int = 0) -> tuple[Int32, Int32]:
-        """Rows with tokens to compute, in policy order, and how many each: known - computed.
+    def victims(self) -> Int32:
+        """The rows that live, first to be preempted first."""
+        return self._victims(self.order(), priority=self._priority, admitted=self._admitted, computed=self.computed)
+
+    def wants(self, most: int = 0) -> Int32:
+        """Tokens each row has to compute [rows]: known - computed.
 
         The last token a row may have is never computed: nothing comes after it. `most` clips what one row may ask
         for, 0 does not.
         """
-        rows = self.order()
-        wants = np.minimum(self.known[rows], self.limit[rows] - 1) - self.computed[rows]
-        if most:
-            wants = np.minimum(wants, np.int32(most))
-        asking = wants > 0
-        return rows[asking], wants[asking]
+        wants = np.minimum(self.known, self._last)
+        wants -= self.computed
+        return np.minimum(wants, np.int32(most)) if most else wants
+
+    def launch(self, number: int, epoch: int, rows: Int32, counts: Int32) -> None:
+        """A step leaves: advance what it will have computed, and what it will have sampled."""
+        if counts is not self._advance[0]:
+            column = np.zeros_like(self.known)
+            column[rows] = counts
+            self._advance = (counts, column)
+        column = self._advance[1]
+        self.computed += column
+        caught_up = self.computed == self.known
+        caught_up &= column > 0
+        self.known += caught_up
+        self.in_flight.append(
+            StepRecord(number, epoch, rows, self.computed.copy(), self._lives.copy(), self._membership)
+        )
+
+    # --- rows come and go ---------------------------------------------------------------------------------------------
 
     def open(self, sequence: Sequence, admission: Admission) -> None:
         """A waiting sequence moves into the row it was given."""
-        row = admission.row
+        row, known = admission.row, len(sequence.tokens)
         self._free.remove(row)
         heapq.heapify(self._free)
         self._occupants[row] = sequence
-        self._order = None
-        self._lives[row] += 1
-        self.known[row] = len(sequence.tokens)
-        self.computed[row] = admission.computed
+        self._changed(row)
+        self._admissions += 1
+        self._tokens[row, :known] = sequence.tokens
+        self._began[row] = known
+        self.known[row] = self.accepted[row] = known
+        self.computed[row] = self._settled[row] = admission.computed
         self.limit[row] = sequence.limit
+        self._last[row] = sequence.limit - 1
         self._filled[row] = admission.computed // self.block_size
-        self._named[row] = len(sequence.names)
+        self._feeds[row] = sequence.options.use_cache
+        self._priority[row] = sequence.options.priority
+        self._admitted[row] = self._admissions
+        for token in sequence.end_token_ids:
+            if token < len(self._may_end):
+                self._may_end[token] += 1
+        if sequence.is_complete:
+            self._silent.add(row)
         sequence.row = row
+        sequence.candidate = None
 
     def close(self, sequence: Sequence) -> int:
         """The sequence leaves its row, finished or preempted; results on their way to it will be dropped."""
         row = sequence.row
+        sequence.tokens.frombytes(self._tokens[row, self._began[row] : self.accepted[row]].tobytes())
+        sequence.computed = int(self._settled[row])
         self._occupants[row] = None
-        self._order = None
-        self._lives[row] += 1
+        self._changed(row)
+        for column in (self.known, self.accepted, self.computed, self._settled, self.limit, self._last, self._filled):
+            column[row] = 0
+        self._feeds[row] = False
+        for token in sequence.end_token_ids:
+            if token < len(self._may_end):
+                self._may_end[token] -= 1
+        self._silent.discard(row)
         heapq.heappush(self._free, row)
         sequence.row = -1
         return row
 
-    def launch(self, number: int, epoch: int, rows: Int32, counts: Int32) -> None:
-        """A step leaves: advance what it will have computed, and what it will have sampled."""
-        self.computed[rows] += counts
-        ends = self.computed[rows]
-        self.known[rows[ends == self.known[rows]]] += 1
-        self.in_flight.append(StepRecord(number, epoch, rows, self._lives[rows], ends))
+    def tail(self, sequence: Sequence, most_tokens: int) -> bytes:
+        """What a running sequence has computed and got behind its last full block, within its first `most_tokens`."""
+        row = sequence.row
+        end = min(int(self._settled[row]), int(self.accepted[row]), most_tokens)
+        if not self._feeds[row]:
+            return b""
+        return self._tokens[row, int(self._filled[row]) * self.block_size : end].tobytes()
 
-    def settle(self, done: StepDone) -> Settled | None:
+    def answer_tokens(self, sequence: Sequence) -> int:
+        """Output tokens that a sequence has got so far."""
+        known = int(self.accepted[sequence.row]) if sequence.row >= 0 else len(sequence.tokens)
+        return known - sequence.prompt_tokens
+
+    def _changed(self, row: int) -> None:
+        self._order = None
+        self._membership += 1
+        self._lives[row] += 1
+
+    # --- a step is back -----------------------------------------------------------------------------------------------
+
+    def settle(self, done: StepDone) -> Returned | None:
         """The oldest step in flight is back: hand its tokens to the sequences that still live in its rows.
 
         None when the result belongs to a past epoch and is dropped.
@@ -159,31 +218,50 @@ class Running:
         record = self.in_flight.popleft()
         if done.number != record.number:
             raise ProtocolError(f"the executor answered step {done.number}, step {record.number} was awaited")
-        alive = self._lives[record.rows] == record.lives
-        rows, ends = record.rows[alive], record.ends[alive]
-        living = {row: self.occupant(row) for row in rows.tolist()}
-        sampled = []
-        at = 0
-        for row, count in zip(done.rows.tolist(), done.counts.tolist(), strict=True):
-            if row in living:
-                sequence = living[row]
-                sequence.tokens.extend(done.tokens[at : at + count].tolist())
-                self.known[row] += count - 1
-                sampled.append(Sampled(sequence, at, count))
-            at += count
-        prompts = []
-        for found in done.prompt_logprobs:
-            if found.row in living:
-                sequence = living[found.row]
-                sequence.reported = max(sequence.reported, found.start + len(found.tokens))
-                prompts.append((sequence.request, found))
-        return Settled(
-            sampled=sampled,
-            filled=self._newly_filled(rows, ends),
-            progress=list(zip(living.values(), ends.tolist(), strict=True)),
-            failed=[(living[row], reason) for row, reason in done.failed if row in living],
-            prompt_logprobs=prompts,
+        rows, counts, tokens, logprobs = done.rows, done.counts, done.tokens, done.logprobs
+        if record.membership != self._membership:
+            lives = self._lives == record.lives
+            self._settled[lives] = record.ends[lives]
+            kept = lives[rows]
+            if not kept.all():
+                places = np.flatnonzero(np.repeat(kept, counts))
+                tokens, logprobs = tokens[places], take_positions(logprobs, places)
+                rows, counts = rows[kept], counts[kept]
+        else:
+            self._settled = record.ends  # nobody else holds it any more
+        over: list[Over] = []
+        if len(tokens) == len(rows):
+            accepted = self.accepted[rows]
+            self._tokens[rows, accepted] = tokens
+            accepted += 1
+            self.accepted[rows] = accepted
+            ends = self._may_end[tokens].astype(np.bool_)
+            ends |= accepted >= self.limit[rows]
+            if ends.any():
+                over = self._ended(rows[ends].tolist(), tokens[ends].tolist())
+        else:
+            counts, places, over = self._accept_drafts(rows, counts, tokens)
+            tokens, logprobs = tokens[places], take_positions(logprobs, places)
+        filled, filled_tokens = self._newly_filled()
+        return Returned(
+            record=record,
+            requests=self._requests(rows),
+            counts=counts,
+            tokens=tokens,
+            logprobs=logprobs,
+            over=over,
+            filled=filled,
+            filled_tokens=filled_tokens,
+            failed=[(self.occupant(row), reason) for row, reason in done.failed if self._is_served(record, row)],
+            prompt_logprobs=self._prompt_logprobs(record, done.prompt_logprobs),
+            silent=[self.occupant(row) for row in self._silent if self._settled[row] >= self._last[row]],
         )
+
+    def progress(self, record: StepRecord) -> dict[RequestId, int]:
+        """Living requests of a step, with the computed tokens that it brought each to."""
+        rows = record.rows[self._lives[record.rows] == record.lives[record.rows]]
+        ends = record.ends[rows].tolist()
+        return {self.occupant(row).request: end for row, end in zip(rows.tolist(), ends, strict=True)}
 
     def unreturned(self, number: int | None = None) -> dict[RequestId, int]:
         """Living requests of the steps in flight, with the computed tokens the first of these steps was to reach.
@@ -192,35 +270,82 @@ class Running:
         """
         suspects: dict[RequestId, int] = {}
         for record in self.in_flight:
-            if number is not None and record.number != number:
-                continue
-            for row, life, end in zip(record.rows.tolist(), record.lives.tolist(), record.ends.tolist(), strict=True):
-                if self._lives[row] == life:
-                    suspects.setdefault(self.occupant(row).request, end)
+            if number is None or record.number == number:
+                for request, end in self.progress(record).items():
+                    suspects.setdefault(request, end)
         return suspects
 
-    def _newly_filled(self, rows: Int32, ends: Int32) -> list[FilledBlocks]:
-        full = ends // self.block_size
-        more = full > self._filled[rows]
-        filled = []
-        for row, last in zip(rows[more].tolist(), full[more].tolist(), strict=True):
+    def _is_served(self, record: StepRecord, row: int) -> bool:
+        return bool(self._lives[row] == record.lives[row]) and self._occupants[row] is not None
+
+    def _ended(self, rows: list[int], tokens: list[int]) -> list[Over]:
+        """Which of these rows, whose newest tokens these are, are over, and the token that ended each."""
+        over = []
+        for row, token in zip(rows, tokens, strict=True):
             sequence = self.occupant(row)
-            if sequence.options.use_cache:
-                first = int(self._filled[row])
-                unnamed = max(first, int(self._named[row]))
-                tokens = sequence.tokens[unnamed * self.block_size : last * self.block_size].tobytes()
-                filled.append(FilledBlocks(row, first, last, tokens))
-            self._filled[row] = last
-        return filled
+            if token in sequence.end_token_ids:
+                over.append(Over(sequence, token))
+            elif self.accepted[row] >= self.limit[row]:
+                over.append(Over(sequence, None))
+        return over
 
+    def _accept_drafts(self, rows: Int32, counts: Int32, tokens: Int32) -> tuple[Int32, Int64, list[Over]]:
+        """Rows that got several tokens: counts cut behind an end token or the limit, and the places of what is kept."""
+        kept: list[int] = []
+        places: list[int] = []
+        over: list[Over] = []
+        at = 0
+        for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
+            sequence, known = self.occupant(row), int(self.accepted[row])
+            most = min(count, int(self.limit[row]) - known)
+            own, stop_token = cut_at_ends(tokens[at : at + most].tolist(), sequence.end_token_ids)
+            self._tokens[row, known : known + len(own)] = own
+            self.accepted[row] = known + len(own)
+            self.known[row] += len(own) - 1
+            if stop_token is not None or known + len(own) >= self.limit[row]:
+                over.append(Over(sequence, stop_token))
+            kept.append(len(own))
+            places += range(at, at + len(own))
+            at += count
+        return np.array(kept, dtype=np.int32), np.array(places, dtype=np.int64), over
 
-def columns_of(sampled: Items[Sampled], done: StepDone) -> tuple[Int32, Int32, Logprobs | None]:
-    """Counts, tokens and logprobs of a step without those of rows that have ended since."""
-    if len(sampled) == len(done.rows):
-        return done.counts, done.tokens, done.logprobs
-    counts = np.array([piece.count for piece in sampled], dtype=np.int32)
-    at = np.array([i for piece in sampled for i in range(piece.at, piece.at + piece.count)], dtype=np.intp)
-    own = done.logprobs
-    if own is not None:
-        own = Logprobs(own.token_logprobs[at], own.ranks[at], own.top_ids[at], own.top_logprobs[at])
-    return counts, done.tokens[at], own
+    def _newly_filled(self) -> tuple[Int32, Int32]:
+        """Blocks that are full of computed, accepted tokens since the last time: row and index, and their tokens."""
+        full = self._settled // self.block_size
+        more = full > self._filled
+        more &= self._feeds
+        rows = np.flatnonzero(more)
+        if not len(rows):
+            return EMPTY_PAIRS, EMPTY_PAIRS
+        first = self._filled[rows]
+        blocks = full[rows] - first
+        total = int(blocks.sum())
+        filled = np.empty((total, 2), dtype=np.int32)
+        if total == len(rows):
+            filled[:, 0], filled[:, 1] = rows, first
+        else:
+            before = np.cumsum(blocks) - blocks
+            filled[:, 0] = np.repeat(rows, blocks)
+            filled[:, 1] = np.repeat(first - before, blocks) + np.arange(total)
+        self._filled[rows] = full[rows]
+        inside = np.arange(self.block_size)
+        return filled, self._tokens[filled[:, :1], filled[:, 1:] * self.block_size + inside]
+
+    def _prompt_logprobs(
+        self, record: StepRecord, found: tuple[PromptLogprobs, ...]
+    ) -> list[tuple[RequestId, PromptLogprobs]]:
+        told = []
+        for part in found:
+            if self._is_served(record, part.row):
+                sequence = self.occupant(part.row)
+                sequence.reported = max(sequence.reported, part.start + len(part.tokens))
+                told.append((sequence.request, part))
+        return told
+
+    def _requests(self, rows: Int32) -> tuple[RequestId, ...]:
+        """Who lives in these rows; the same tuple while rows and lives are the same."""
+        same_rows, membership, requests = self._names
+        if same_rows is not rows or membership != self._membership:
+            requests = tuple([self.occupant(row).request for row in rows.tolist()])
+            self._names = (rows, self._membership, requests)
+        return requests

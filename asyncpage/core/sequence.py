@@ -6,18 +6,21 @@ import hashlib
 from array import array
 from dataclasses import dataclass, field
 
-from asyncpage.core.prefix_chain import extend_chain, root_name
+from asyncpage.core.block_names import extend_chain, root_key, root_name
 from asyncpage.core.sampling import SamplingParams
-from asyncpage.messages import Admission, Admit, Candidate, NewRow, RequestId, RequestOptions
+from asyncpage.messages import Admission, Admit, Candidate, NewRow, Prefix, RequestId, RequestOptions
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
     """Mutable state of a request, owned by the scheduler.
 
-    `tokens`: prompt and accepted output, int32. `limit`: most tokens it may ever have. `arrival` counts requests in
-    the order they were accepted. `names`: the hash chain of its full blocks as far as it is known here.
-    `row` is -1 while it waits; `children` wait until this one's prompt is computed, to share its blocks.
+    `tokens`: prompt and accepted output, int32, while it runs without what it has got in this row. `limit`: most
+    tokens it may ever have. `arrival` counts requests in the order they were accepted. `root`: its root key in the
+    prefix index; `names`: the hash chain of its full blocks as far as it is known here. `row` is -1 while it waits;
+    `children` wait until this one's prompt is computed, to share its blocks. `hit_blocks`: its full blocks that are
+    cached, kept up to date while it waits under a policy that asks. `computed`: tokens that had their KV when it was
+    last preempted, 0 since it has run again.
     """
 
     request: RequestId
@@ -37,7 +40,8 @@ class Sequence:
     row: int = -1
     has_started: bool = False
     reported: int = 1  # prompt positions whose log-probabilities were sent on; the first token has none
-    preemptions: int = 0
+    hit_blocks: int = 0
+    computed: int = 0
     candidate: Candidate | None = None
 
     @property
@@ -54,16 +58,17 @@ class Sequence:
         """It has every token it may have."""
         return len(self.tokens) >= self.limit
 
-    def end_token_in_last(self, count: int) -> int | None:
-        """The first of its newest `count` tokens that ends it, None when none does."""
-        return next((token for token in self.tokens[-count:] if token in self.end_token_ids), None)
-
     def extend_names(self, block_size: int) -> None:
         """Name the full blocks of accepted tokens that have no name yet, so that a resumed request can find them."""
         if self.options.use_cache:
-            parent = self.names[-1] if self.names else self.root
+            parent = self.names[-1] if self.names else root_name(self.root)
             rest = self.tokens[len(self.names) * block_size :].tobytes()
             self.names += extend_chain(parent, rest, block_size)
+
+    @property
+    def prefix(self) -> Prefix:
+        """What it brings to the prefix index."""
+        return Prefix(self.root, self.tokens.tobytes(), self.names)
 
     def as_candidate(self) -> Candidate:
         """What the KV manager needs to let it in, the same until it has run.
@@ -74,10 +79,10 @@ class Sequence:
             self.candidate = Candidate(
                 request=self.request,
                 known=min(len(self.tokens), self.limit - 1),
-                root=self.root,
-                names=self.names,
+                prefix=self.prefix,
                 read_cache=self.options.use_cache and not self._must_see_prompt,
                 feed_cache=self.options.use_cache,
+                label=self.options.label,
             )
         return self.candidate
 
@@ -108,7 +113,7 @@ def sequences(
     sampling, options = admit.sampling, admit.options
     prompt = array("i", admit.tokens)
     limit = max_tokens if sampling.max_tokens is None else min(len(prompt) + sampling.max_tokens, max_tokens)
-    root = root_name(block_size, salt=options.cache_salt, adapter=options.adapter)
+    root = root_key(block_size, salt=options.cache_salt, adapter=options.adapter)
     ends = sampling.stop_token_ids if sampling.ignore_eos else (*eos_ids, *sampling.stop_token_ids)
     made: list[Sequence] = []
     for choice in range(sampling.n):

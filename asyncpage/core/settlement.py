@@ -1,210 +1,326 @@
 """Settles one step over memory: who gets tokens and blocks, at whose expense, and who is let in.
 
-One pure function of the tables and a `Reserve`; the KV manager calls it, the scheduler reads the `Granted`.
+One function of the memory and a `Reserve`; the KV manager calls it, the scheduler reads the `Granted`.
 Running pass: every running row in order asks for its tokens, clipped by the budget; when blocks run out the next
 victim is preempted. Waiting pass, only in a step that preempted nobody: candidates in order, until budget, rows or
-blocks above the watermark run out; the first that does not fit ends the pass, so nobody is overtaken.
+blocks above the watermark run out; one whose next block a running row promises is parked, and the first that does
+not fit ends the pass, so nobody is overtaken for want of memory.
 
 INVARIANT: a step never grants more tokens than the budget, nor a token without a block to write it to.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from asyncpage.core.block_tables import BlockTables
-from asyncpage.messages import EMPTY_BLOCKS, EMPTY_PAIRS, Admission, Candidate, Granted, Int32, Reserve
+from asyncpage.core.prefix_index import Match
+from asyncpage.core.sharing import Sharing
+from asyncpage.messages import (
+    EMPTY,
+    EMPTY_BLOCKS,
+    EMPTY_TRIPLES,
+    Admission,
+    Candidate,
+    Granted,
+    Int32,
+    RequestId,
+    Reserve,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What stays the same from step to step. `long_prefill_tokens` 0 sets no limit."""
+    """What stays the same from step to step. `long_prefill_tokens` 0 sets no limit.
+
+    `whole_prompt`: a request is let in only when blocks for everything it knows are there, not just for its first
+    chunk: half-admitted prompts would preempt one another. `shares_in_flight`: candidates wait for promised blocks.
+    """
 
     chunked_prefill: bool = True
     long_prefill_tokens: int = 0
     watermark_blocks: int = 0
+    whole_prompt: bool = True
+    shares_in_flight: bool = True
 
 
-def settle(tables: BlockTables, rules: Rules, reserve: Reserve) -> Granted:
-    """Apply what has ended and filled, then both passes. Updates `tables`; a pure function of its arguments."""
+class SameBatch:
+    """Rows that run and their counts: the very arrays of the step before while they stay equal.
+
+    Whoever comes after compares identities, and leaves out what has not changed.
+    """
+
+    __slots__ = ("_counts", "_key", "_rows")
+
+    def __init__(self) -> None:
+        self._key = b""
+        self._rows, self._counts = EMPTY, EMPTY
+
+    def of(self, counts: Int32) -> tuple[Int32, Int32]:
+        """The rows whose count in the column is not 0, and those counts."""
+        key = counts.tobytes()
+        if key != self._key:
+            self._key = key
+            self._rows = np.flatnonzero(counts).astype(np.int32)
+            self._counts = counts[self._rows]
+            self._rows.flags.writeable = self._counts.flags.writeable = False
+        return self._rows, self._counts
+
+
+@dataclass(slots=True)
+class Memory:
+    """Everything that a settlement decides over, and changes."""
+
+    tables: BlockTables
+    rules: Rules = field(default_factory=Rules)
+    sharing: Sharing = field(default_factory=Sharing)
+    batch: SameBatch = field(default_factory=lambda: SameBatch())
+
+    def publish(self, reserve: Reserve) -> None:
+        """Name the blocks that have filled, and keep the promises that were made of them."""
+        if len(reserve.filled):
+            for row, name in self.tables.publish(reserve.filled, reserve.filled_tokens):
+                self.sharing.kept(row, name)
+
+    def rewind(self, *, forget: bool) -> None:
+        """No row exists and no step is in flight any more; with `forget` no block holds anything either."""
+        self.tables.reset(forget=forget)
+        self.sharing.clear()
+        self.sharing.woken()  # the scheduler has called everybody back itself
+
+
+def settle(memory: Memory, reserve: Reserve) -> tuple[Granted, bool]:
+    """Apply what has ended and filled, then both passes. Updates `memory`; a pure function of its arguments.
+
+    Returns the answer, and whether `memory.publish` is left to be called once that is sent: in steady decode nobody
+    waits for names.
+    """
+    tables, sharing = memory.tables, memory.sharing
+    tables.step = reserve.number
     tables.collect(returned=reserve.returned)
-    for filled in reserve.filled:
-        tables.name(filled)
-    for row in reserve.released:
-        tables.release(row, returned=reserve.returned)
+    is_steady = not (reserve.candidates or reserve.released)
+    if not is_steady:
+        memory.publish(reserve)
+        for one in reserve.released:
+            tables.release(one.row, returned=reserve.returned, tail=one.tail)
+            sharing.broken(one.row)
 
     running = _Running(tables, reserve)
-    running.settle()
-    admitted: list[Admission] = []
-    copies: list[tuple[int, int]] = []
-    if not running.victims:
-        budget = reserve.budget_tokens - int(running.counts.sum())
-        _let_in(tables, rules, reserve, budget, admitted, copies)
+    if not running.settle():
+        if is_steady:
+            memory.publish(reserve)  # before victims give blocks back
+            is_steady = False
+        running.settle_row_by_row()
+        for victim in running.victims:
+            sharing.broken(victim)
+    waiting = _Waiting(memory, reserve, reserve.budget_tokens - running.tokens)
+    if reserve.candidates and not running.victims:
+        waiting.settle(has_company=bool(len(reserve.order)))
 
-    keep = running.counts > 0
-    rows = reserve.rows[keep]
-    counts = running.counts[keep]
-    tables.last_step[rows] = reserve.number
-    if admitted:
-        rows = np.concatenate([rows, np.array([a.row for a in admitted], dtype=np.int32)])
-        counts = np.concatenate([counts, np.array([a.count for a in admitted], dtype=np.int32)])
+    rows, counts = memory.batch.of(running.counts)
+    if waiting.admitted:
+        rows = np.concatenate([rows, np.array([a.row for a in waiting.admitted], dtype=np.int32)])
+        counts = np.concatenate([counts, np.array([a.count for a in waiting.admitted], dtype=np.int32)])
     return Granted(
         number=reserve.number,
         rows=rows,
         counts=counts,
         blocks=running.changes(),
-        copies=np.array(copies, dtype=np.int32).reshape(-1, 2) if copies else EMPTY_PAIRS,
+        copies=np.array(waiting.copies, dtype=np.int32) if waiting.copies else EMPTY_TRIPLES,
         victims=tuple(running.victims),
-        admitted=tuple(admitted),
+        admitted=tuple(waiting.admitted),
         free_blocks=tables.pool.free,
-    )
+        parked=tuple(waiting.parked),
+        woken=sharing.woken(),
+    ), is_steady
 
 
 class _Running:
-    """The running pass. Steady decode takes the columns' way; only a shortage goes row by row."""
+    """The running pass over columns; only a shortage goes row by row. `counts` [rows]: tokens granted."""
 
     def __init__(self, tables: BlockTables, reserve: Reserve) -> None:
         self.tables = tables
         self.reserve = reserve
         self.victims: list[int] = []
         self._blocks: list[Int32] = []
-        before = np.cumsum(reserve.wants) - reserve.wants
-        self.counts: Int32 = np.clip(reserve.budget_tokens - before, 0, reserve.wants).astype(np.int32)
+        wants = reserve.wants
+        self.tokens = int(wants.sum())
+        if self.tokens <= reserve.budget_tokens:
+            self.counts: Int32 = wants
+        else:
+            asked = wants[reserve.order]
+            before = np.cumsum(asked) - asked
+            self.counts = np.zeros_like(wants)
+            self.counts[reserve.order] = np.clip(reserve.budget_tokens - before, 0, asked)
+            self.tokens = reserve.budget_tokens
 
-    def settle(self) -> None:
+    def settle(self) -> bool:
+        """Grant everybody the blocks they miss; False when there are not enough, and nothing was done."""
         tables, reserve = self.tables, self.reserve
-        if not len(reserve.rows):
-            return
+        if not self.tokens:
+            return True
         if tables.has_window:
             self._drop_behind_windows()
-        entries = self._missing(reserve.rows, reserve.computed + self.counts)
-        if int(entries.sum()) * len(tables.groups) <= tables.pool.free:
-            self._blocks.append(tables.extend(reserve.rows, entries))
-        else:
-            self._row_by_row()
+        ends = reserve.computed + self.counts
+        rows = np.flatnonzero(ends > tables.held * tables.block_size).astype(np.int32)
+        if not len(rows):
+            return True
+        entries = -(-ends[rows] // tables.block_size) - tables.held[rows]
+        if int(entries.sum()) * len(tables.groups) > tables.pool.free:
+            return False
+        self._blocks.append(tables.extend(rows, entries))
+        return True
+
+    def settle_row_by_row(self) -> None:
+        """Blocks are short: serve in order, preempt from the victims' end, wait for what steps in flight hold."""
+        tables, reserve = self.tables, self.reserve
+        victims = iter(reserve.victims.tolist())
+        self.counts = self.counts.copy()
+        for row in reserve.order.tolist():
+            while self.counts[row]:
+                entries = tables.entries(int(reserve.computed[row] + self.counts[row])) - int(tables.held[row])
+                needed = entries * len(tables.groups)
+                if needed <= tables.pool.free:
+                    one = np.array([row], dtype=np.int32)
+                    if entries > 0:
+                        self._blocks.append(tables.extend(one, np.array([entries], dtype=np.int32)))
+                    break
+                if needed <= tables.pool.free + tables.leaving:
+                    self.counts[row] = 0
+                else:
+                    self._preempt(next(victims))
+        self.tokens = int(self.counts.sum())
 
     def changes(self) -> Int32:
         """Table entries that changed, without those of rows preempted since: [N, 4]."""
         if not self._blocks:
             return EMPTY_BLOCKS
+        if len(self._blocks) == 1 and not self.victims:
+            return self._blocks[0]
         blocks = np.concatenate(self._blocks)
         if self.victims:
             return np.asarray(blocks[np.isin(blocks[:, 0], self.victims, invert=True)], dtype=np.int32)
         return blocks
 
-    def _missing(self, rows: Int32, tokens: Int32) -> Int32:
-        missing: Int32 = -(-tokens // self.tables.block_size) - self.tables.held[rows]
-        return np.maximum(missing, np.int32(0))
-
     def _drop_behind_windows(self) -> None:
-        for row, computed in zip(self.reserve.rows.tolist(), self.reserve.computed.tolist(), strict=True):
-            changes = self.tables.drop_behind_window(row, computed, self.reserve.number)
+        for row in self.reserve.order.tolist():
+            changes = self.tables.drop_behind_window(row, int(self.reserve.computed[row]))
             if changes:
                 self._blocks.append(np.array(changes, dtype=np.int32))
         self.tables.collect(returned=self.reserve.returned)
 
-    def _row_by_row(self) -> None:
-        """Blocks are short: serve in order, preempt from the victims' end, wait for what steps in flight hold."""
-        tables, reserve = self.tables, self.reserve
-        order = reserve.victims.tolist()
-        position = {row: i for i, row in enumerate(reserve.rows.tolist())}
-        for i in range(len(reserve.rows)):
-            one = reserve.rows[i : i + 1]
-            entries = self._missing(one, reserve.computed[i : i + 1] + self.counts[i : i + 1])
-            needed = int(entries[0]) * len(tables.groups)
-            while self.counts[i] and needed > tables.pool.free:
-                if needed <= tables.pool.free + tables.leaving:
-                    self.counts[i] = 0
-                else:
-                    self._preempt(order.pop(0), position)
-            if self.counts[i]:
-                self._blocks.append(tables.extend(one, entries))
-
-    def _preempt(self, victim: int, position: dict[int, int]) -> None:
+    def _preempt(self, victim: int) -> None:
         """Take a row's blocks and, when it was served before in this pass, its tokens."""
-        self.counts[position[victim]] = 0
+        self.counts[victim] = 0
         self.victims.append(victim)
         self.tables.release(victim, returned=self.reserve.returned)
 
 
-def _let_in(
-    tables: BlockTables,
-    rules: Rules,
-    reserve: Reserve,
-    budget: int,
-    admitted: list[Admission],
-    copies: list[tuple[int, int]],
-) -> None:
+class _Waiting:
     """The waiting pass."""
-    free_rows = iter(reserve.free_rows)
-    for candidate in reserve.candidates:
-        row = next(free_rows, None)
-        if row is None or budget <= 0:
-            return
-        watermark = rules.watermark_blocks if len(reserve.rows) or admitted else 0
-        admission = _admit(tables, rules, reserve.number, candidate, row, budget, watermark, copies)
-        if admission is None:
-            return
-        admitted.append(admission)
-        budget -= admission.count
 
+    def __init__(self, memory: Memory, reserve: Reserve, budget: int) -> None:
+        self._tables = memory.tables
+        self._rules = memory.rules
+        self._sharing = memory.sharing
+        self._reserve = reserve
+        self._budget = budget
+        self.admitted: list[Admission] = []
+        self.parked: list[RequestId] = []
+        self.copies: list[tuple[int, int, int]] = []
 
-def _admit(
-    tables: BlockTables,
-    rules: Rules,
-    number: int,
-    candidate: Candidate,
-    row: int,
-    budget: int,
-    watermark: int,
-    copies: list[tuple[int, int]],
-) -> Admission | None:
-    """Give one candidate a row, its cached beginning and blocks for its first tokens; None when it must wait.
+    def settle(self, *, has_company: bool) -> None:
+        """Let in whoever fits. `has_company`: rows are running, so the watermark counts from the first on."""
+        rows = list(reversed(self._reserve.free_rows))
+        for candidate in self._reserve.candidates:
+            if not rows or self._budget <= 0:
+                return
+            match = self._match(candidate)
+            if self._parks(candidate, match):
+                self.parked.append(candidate.request)
+                continue
+            watermark = self._rules.watermark_blocks if has_company or self.admitted else 0
+            is_in = self._admit(candidate, match, rows[-1], watermark)
+            if not is_in and match is not None and match.tail:
+                # A donor takes a block beside the request's own: in a full pool it would keep out whoever fits alone.
+                is_in = self._admit(candidate, replace(match, donors=(), tail=0), rows[-1], watermark)
+            if not is_in:
+                return
+            rows.pop()
 
-    It is let in only when blocks for everything it knows are there, not just for its first chunk: half-admitted
-    prompts would preempt one another.
-    """
-    pool = tables.pool
-    known = candidate.known
-    if candidate.fork_row >= 0 and not tables.can_fork(candidate.fork_row, known - 1):
-        candidate = replace(candidate, fork_row=-1)
-    computed, blocks = _beginning(tables, candidate)
-    count = min(known - computed, budget)
-    if not rules.chunked_prefill and count < known - computed:
-        return None
-    if rules.long_prefill_tokens:
-        count = min(count, rules.long_prefill_tokens)
-    # A fork's last block is shared and about to be written, unless its first token begins a block: one copy a group.
-    copied = candidate.fork_row >= 0 and computed % tables.block_size > 0
-    fresh = (tables.entries(known) - len(blocks[0]) + copied) * len(tables.groups)
-    revived = sum(1 for ids in blocks for block in ids if block and pool.is_free(block))
-    if fresh + revived + watermark > pool.free:
-        return None
-    tables.open(row, root=candidate.root, names=candidate.names, feeds=candidate.feed_cache)
-    tables.adopt(row, blocks)
-    tables.last_step[row] = number
-    if copied:
-        copies += tables.copy_last(row, number)
-    missing = max(0, tables.entries(computed + count) - len(blocks[0]))
-    tables.extend(np.array([row], dtype=np.int32), np.array([missing], dtype=np.int32))
-    held = int(tables.held[row])
-    return Admission(
-        request=candidate.request,
-        row=row,
-        computed=computed,
-        count=count,
-        tables=tuple(tables.tables[group, row, :held].tobytes() for group in range(len(tables.groups))),
-    )
+    def _match(self, candidate: Candidate) -> Match | None:
+        """What the cache holds of it; None for a fork, which has its sibling. One token is always left to compute."""
+        if candidate.fork_row >= 0 and self._tables.can_fork(candidate.fork_row, candidate.known - 1):
+            return None
+        index = self._tables.index
+        if not candidate.read_cache:
+            return Match(((),) * len(self._tables.groups), index.begin(candidate.prefix.root))
+        return index.match(candidate.prefix, candidate.known - 1)
 
+    def _parks(self, candidate: Candidate, match: Match | None) -> bool:
+        if match is None or not candidate.read_cache or not self._rules.shares_in_flight:
+            return False
+        names = candidate.prefix.names[: (candidate.known - 1) // self._tables.block_size]
+        return self._sharing.park(candidate.request, names, len(match.blocks[0]))
 
-def _beginning(tables: BlockTables, candidate: Candidate) -> tuple[int, list[list[int]]]:
-    """Tokens a candidate need not compute, and the blocks that hold them; one token is always left to compute."""
-    if candidate.fork_row >= 0:
-        return candidate.known - 1, tables.beginning(candidate.fork_row, candidate.known - 1)
-    most = (candidate.known - 1) // tables.block_size
-    if not candidate.read_cache or most == 0:
-        return 0, [[] for _ in tables.groups]
-    matched = tables.index.match(candidate.names, most)
-    return len(matched[0]) * tables.block_size, [list(ids) for ids in matched]
+    def _admit(self, candidate: Candidate, match: Match | None, row: int, watermark: int) -> bool:
+        """Give one candidate a row, its cached beginning and blocks for its first tokens; False when it must wait."""
+        tables, rules, pool = self._tables, self._rules, self._tables.pool
+        size, groups = tables.block_size, len(tables.groups)
+        if match is None:
+            computed = candidate.known - 1
+            blocks: list[list[int]] | tuple[tuple[int, ...], ...] = tables.beginning(candidate.fork_row, computed)
+        else:
+            blocks = match.blocks
+            computed = len(blocks[0]) * size + match.tail
+        count = min(candidate.known - computed, self._budget)
+        if not rules.chunked_prefill and count < candidate.known - computed:
+            return False
+        if rules.long_prefill_tokens:
+            count = min(count, rules.long_prefill_tokens)
+        # A fork's last block is shared and about to be written, unless its first token begins a block.
+        copied = match is None and computed % size > 0
+        gate = candidate.known if rules.whole_prompt else computed + count
+        fresh = (tables.entries(gate) - len(blocks[0]) + copied) * groups
+        donors = match.donors if match is not None else ()
+        revived = sum(pool.count_free(ids) for ids in (*blocks, donors))
+        if fresh + revived + watermark > pool.free:
+            return False
+        tables.cause = candidate.request
+        self._open(candidate, match, row, computed)
+        tables.adopt(row, blocks)
+        if copied:
+            self.copies += tables.copy_last(row, computed)
+        missing = max(0, tables.entries(computed + count) - len(blocks[0]))
+        pool.share(donors)  # before blocks are taken: the donor may be a free one
+        tables.extend(np.array([row], dtype=np.int32), np.array([missing], dtype=np.int32))
+        if match is not None and donors:
+            begun = tables.tables[:, row, len(blocks[0])].tolist()
+            self.copies += [(donor, block, match.tail) for donor, block in zip(donors, begun, strict=True)]
+            tables.leave(donors)
+        if candidate.feed_cache:
+            self._sharing.promise(row, candidate.prefix.names[computed // size : candidate.known // size])
+        held = int(tables.held[row])
+        self.admitted.append(
+            Admission(
+                request=candidate.request,
+                row=row,
+                computed=computed,
+                count=count,
+                tables=tuple(tables.tables[group, row, :held].tobytes() for group in range(groups)),
+            )
+        )
+        self._budget -= count
+        return True
+
+    def _open(self, candidate: Candidate, match: Match | None, row: int, computed: int) -> None:
+        published = computed // self._tables.block_size
+        if match is None:
+            self._tables.open_fork(
+                row, candidate.request, candidate.prefix, published=published, feeds=candidate.feed_cache
+            )
+        else:
+            branch = match.branch if candidate.feed_cache else None
+            self._tables.open(row, candidate.request, candidate.prefix, published=published, branch=branch)

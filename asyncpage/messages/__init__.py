@@ -10,10 +10,11 @@ INVARIANT: a request that was accepted has exactly one `Finish` in one `Texts`; 
 from __future__ import annotations
 
 from asyncpage.messages.anyone import Ping, Pong
+from asyncpage.messages.archive import BlockLabel, Discard, Fetch, Store, Touch
 from asyncpage.messages.detokenizer import End, Expect, Started, StepTokens
 from asyncpage.messages.executor import Handshake, LayerGroup, Load, LoadFailed, NewRow, Shutdown, Step
-from asyncpage.messages.frontend import Accepted, Finish, Refused, Texts, TokenLogprob
-from asyncpage.messages.kv_manager import Candidate, FilledBlocks, Reserve, Rewind
+from asyncpage.messages.frontend import Accepted, Finish, LogprobEntry, Refused, Texts
+from asyncpage.messages.kv_manager import Candidate, Fetched, Released, Reserve, Rewind, Shelved, Stored, Unwatch, Watch
 from asyncpage.messages.scheduler import (
     Admission,
     Admit,
@@ -32,6 +33,7 @@ from asyncpage.messages.values import (
     EMPTY,
     EMPTY_BLOCKS,
     EMPTY_PAIRS,
+    EMPTY_TRIPLES,
     FRONTEND_SHIFT,
     FinishReason,
     Float32,
@@ -57,7 +59,8 @@ ToScheduler = (
     | Expired
     | Drain
 )
-ToKvManager = Reserve | Rewind
+ToArchive = Store | Fetch | Touch | Discard
+ToKvManager = Shelved | Stored | Fetched | Reserve | Rewind | Watch | Unwatch
 ToExecutor = Step | Load | Shutdown
 FromExecutor = StepDone | StepFailed | Handshake | LoadFailed
 ToDetokenizer = Expect | StepTokens
@@ -67,13 +70,16 @@ __all__ = (
     "EMPTY",
     "EMPTY_BLOCKS",
     "EMPTY_PAIRS",
+    "EMPTY_TRIPLES",
     "FRONTEND_SHIFT",
     "Accepted",
     "Admission",
     "Admit",
+    "BlockLabel",
     "Cancel",
     "Candidate",
     "ChatPrompt",
+    "Discard",
     "Drain",
     "End",
     "Ended",
@@ -82,7 +88,8 @@ __all__ = (
     "ExecutorReady",
     "Expect",
     "Expired",
-    "FilledBlocks",
+    "Fetch",
+    "Fetched",
     "Finish",
     "FinishReason",
     "Float32",
@@ -93,6 +100,7 @@ __all__ = (
     "LayerGroup",
     "Load",
     "LoadFailed",
+    "LogprobEntry",
     "Logprobs",
     "NewRow",
     "Ping",
@@ -101,26 +109,33 @@ __all__ = (
     "Prompt",
     "PromptLogprobs",
     "Refused",
+    "Released",
     "RequestId",
     "RequestOptions",
     "Reserve",
     "Rewind",
+    "Shelved",
     "Shutdown",
     "Started",
     "Step",
     "StepDone",
     "StepFailed",
     "StepTokens",
+    "Store",
+    "Stored",
     "TextPrompt",
     "Texts",
+    "ToArchive",
     "ToDetokenizer",
     "ToExecutor",
     "ToFrontend",
     "ToKvManager",
     "ToScheduler",
     "ToTokenizer",
-    "TokenLogprob",
     "TokenPrompt",
     "Tokenize",
+    "Touch",
+    "Unwatch",
+    "Watch",
     "frontend_of",
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from asyncpage.core.sampling import SamplingParams
-from asyncpage.messages.values import EMPTY, EMPTY_BLOCKS, EMPTY_PAIRS, Int32, RequestId
+from asyncpage.messages.values import EMPTY, EMPTY_BLOCKS, EMPTY_PAIRS, EMPTY_TRIPLES, Int32, RequestId
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,10 @@ class NewRow:
 class Step:
     """One step's work, as differences to the executor's own state.
 
-    Applied in this order: `removed` rows, `added` rows, `blocks`, `copies`; then each of `rows` computes its next
-    `counts` tokens and, when it has caught up with what it knows, samples. `drafts`: [D, 2] row, token.
+    Applied in this order: `removed` rows, `added` rows, `blocks`, `saves`, `loads`, `copies`; then each of `rows`
+    computes its next `counts` tokens and, when it has caught up with what it knows, samples. A step may have no rows.
+    `saves`: [S, 2] block, host slot; `copies`: [C, 3] source, destination, tokens (the first slots of the block);
+    `loads`: [L, 2] host slot, block. `drafts`: [D, 2] row, token.
     A greater `epoch` than the executor's means: start with no rows.
     """
 
@@ -48,7 +50,9 @@ class Step:
     removed: Int32 = field(default_factory=lambda: EMPTY)
     added: tuple[NewRow, ...] = ()
     blocks: Int32 = field(default_factory=lambda: EMPTY_BLOCKS)
-    copies: Int32 = field(default_factory=lambda: EMPTY_PAIRS)
+    copies: Int32 = field(default_factory=lambda: EMPTY_TRIPLES)
+    saves: Int32 = field(default_factory=lambda: EMPTY_PAIRS)
+    loads: Int32 = field(default_factory=lambda: EMPTY_PAIRS)
     drafts: Int32 = field(default_factory=lambda: EMPTY_PAIRS)
 
 
@@ -68,6 +72,10 @@ class LayerGroup:
     kind: Literal["full", "window"]
     window: int
     layers: int
+
+    def first_needed(self, tokens: int, block_size: int) -> int:
+        """The first block that the token after `tokens` tokens looks at."""
+        return 0 if self.kind == "full" else max(0, tokens - self.window + 1) // block_size
 
 
 @dataclass(frozen=True, slots=True)

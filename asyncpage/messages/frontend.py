@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from asyncpage.errors import Failure
-from asyncpage.messages.values import FinishReason, Int32, RequestId
+from asyncpage.messages.values import FinishReason, Int32, Logprobs, PromptLogprobs, RequestId
+
+LogprobEntry = tuple[Any, ...]
+"""What sinks hear of one token: its id, its log-probability, its rank; then the ids of the most likely ones, best
+first; then their log-probabilities. A prompt's first token has None and no others; its id is -1 where it was not told.
+Flat, for one is made for every token: what holds no container costs the garbage collector nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +28,6 @@ class Refused:
 
     request: RequestId
     failure: Failure
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """One token as the API shows it. `logprob` None: the first prompt token has none."""
-
-    token: int
-    text: str
-    raw: bytes
-    logprob: float | None
-    rank: int
-    top: tuple[tuple[int, str, bytes, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +48,16 @@ class Texts:
     """What may be sent to clients after one step.
 
     `requests`, `texts`: one entry a request that has something to say (text may be empty when only ids or
-    logprobs are new). `token_ids`, `counts`: the new tokens behind each entry. `logprobs`: aligned with
-    `requests`, None when nobody asked. A finish comes after its request's last text.
+    logprobs are new). `token_ids`, `counts`: the new tokens behind each entry. `logprobs`: aligned with `token_ids`,
+    of every token, None when nobody asked. `prompt_logprobs`: for those who asked, each position once and in order;
+    a part that starts at 0 is the first token alone, which has no numbers. A finish comes after its request's last
+    text.
     """
 
     requests: tuple[RequestId, ...]
     texts: tuple[str, ...]
     counts: Int32
     token_ids: Int32
-    logprobs: tuple[tuple[TokenLogprob, ...] | None, ...] | None = None
-    prompt_logprobs: tuple[tuple[RequestId, tuple[TokenLogprob, ...]], ...] = ()
+    logprobs: Logprobs | None = None
+    prompt_logprobs: tuple[tuple[RequestId, PromptLogprobs], ...] = ()
     finishes: tuple[Finish, ...] = ()

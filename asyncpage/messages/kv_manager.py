@@ -2,65 +2,77 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from asyncpage.messages.values import Int32, RequestId
+from asyncpage.messages.archive import BlockLabel
+from asyncpage.messages.values import EMPTY_PAIRS, Int32, Prefix, RequestId
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A waiting request in policy order.
 
-    `known`: tokens it has (prompt and accepted output) and may compute. `names`: the hash chain of its full blocks
-    as far as known, which starts at `root`.
+    `known`: tokens it has (prompt and accepted output) and may compute; `prefix` has all of them.
     `fork_row`: the row of the sibling whose blocks it may share (copy on write), -1 for none.
     `read_cache`, `feed_cache`: whether it may match the prefix index, and whether its blocks are published.
+    `label`: the client-visible id, for explanations.
     """
 
     request: RequestId
     known: int
-    root: bytes
-    names: tuple[bytes, ...]
+    prefix: Prefix
     fork_row: int = -1
     read_cache: bool = True
     feed_cache: bool = True
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class FilledBlocks:
-    """Blocks `first` .. `last` (exclusive) of a running row hold computed, accepted tokens and may be named.
-
-    `tokens`: ids of those blocks beyond the names that came with the candidate, int32 little-endian; the KV manager
-    extends the row's chain with them.
-    """
+class Released:
+    """A row's request is over. `tail`: its computed, accepted tokens behind its last full block, int32 little-endian."""
 
     row: int
-    first: int
-    last: int
-    tokens: bytes
+    tail: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reserve:
-    """Settle step `number`: the running pass over `rows`, then the waiting pass over `candidates`.
+    """Settle step `number`: the running pass over the rows, then the waiting pass over `candidates`.
 
-    `rows`, `computed`, `wants`: [R] in policy order, wants already clipped by context and long-prefill share.
-    `victims`: [R] the same rows, first to be preempted first. `returned`: every step up to this number is back.
-    `released`: rows that ended since the last settlement. `filled`: blocks that became full.
+    `order` [R]: rows that live, in policy order. `computed`, `wants` [rows]: columns over all rows, wants 0 where
+    nothing is to be computed, already clipped by context and long-prefill share. `victims` [R]: the rows of `order`,
+    first to be preempted first. `returned`: every step up to this number is back. `filled` [F, 2]: row and index of
+    blocks that hold computed, accepted tokens only from now on, a row's in order; `filled_tokens` [F, block_size].
     `free_rows`: rows for the admitted, in the order to use them.
     """
 
     number: int
     returned: int
-    rows: Int32
+    order: Int32
     computed: Int32
     wants: Int32
     victims: Int32
     candidates: tuple[Candidate, ...]
     budget_tokens: int
     free_rows: tuple[int, ...]
-    released: tuple[int, ...] = ()
-    filled: tuple[FilledBlocks, ...] = ()
+    released: tuple[Released, ...] = ()
+    filled: Int32 = field(default_factory=lambda: EMPTY_PAIRS)
+    filled_tokens: Int32 = field(default_factory=lambda: EMPTY_PAIRS)
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """The policy wants to know how much of a waiting request is cached: tell changes in `Granted.hits`."""
+
+    request: RequestId
+    prefix: Prefix
+
+
+@dataclass(frozen=True, slots=True)
+class Unwatch:
+    """The request waits no longer."""
+
+    request: RequestId
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +80,29 @@ class Rewind:
     """No step is in flight any more and no row exists; `forget` says that the blocks' contents are gone too."""
 
     forget: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Shelved:
+    """The archive has looked into its folder: blocks of this model that lie there, the longest unused first."""
+
+    labels: tuple[BlockLabel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The archive is done with the slot of a `Store`; `removed`: keys of blocks whose files had to make room."""
+
+    slot: int
+    label: BlockLabel
+    is_stored: bool
+    removed: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """The archive has read a file into the slot, or has not: then the block is not there any more."""
+
+    label: BlockLabel
+    slot: int
+    is_there: bool

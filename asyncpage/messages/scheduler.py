@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.messages.tokenizer import RequestOptions
-from asyncpage.messages.values import Int32, Logprobs, PromptLogprobs, RequestId
+from asyncpage.messages.values import EMPTY_PAIRS, Int32, Logprobs, PromptLogprobs, RequestId
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,10 @@ class Admission:
 class Granted:
     """The KV manager's answer to `Reserve`: who runs in this step, with how many tokens, in which blocks.
 
-    `rows`, `counts`: [R] in running order, then the admitted. `blocks`: [N, 4] columns row, group, index, block,
-    for rows that were already running. `copies`: [C, 2] source, destination, done before the step's writes.
-    `victims`: rows preempted, whose blocks are gone.
+    `rows`, `counts`: [R] who runs, those that ran before first. `blocks`: [N, 4] columns row, group, index, block, for
+    rows that were already running. `copies`, `saves`, `loads`: as `Step` has them. `victims`: rows preempted, whose
+    blocks are gone. `parked`: candidates that wait for blocks which somebody is computing or fetching at this moment;
+    `woken`: those that need wait no longer. `hits`: watched requests and how many of their blocks are cached now.
     """
 
     number: int
@@ -61,6 +62,11 @@ class Granted:
     victims: tuple[int, ...]
     admitted: tuple[Admission, ...]
     free_blocks: int
+    parked: tuple[RequestId, ...] = ()
+    woken: tuple[RequestId, ...] = ()
+    hits: tuple[tuple[RequestId, int], ...] = ()
+    saves: Int32 = field(default_factory=lambda: EMPTY_PAIRS)
+    loads: Int32 = field(default_factory=lambda: EMPTY_PAIRS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,6 +24,8 @@ EMPTY_BLOCKS: Int32 = np.empty((0, 4), dtype=np.int32)
 EMPTY_BLOCKS.flags.writeable = False
 EMPTY_PAIRS: Int32 = np.empty((0, 2), dtype=np.int32)
 EMPTY_PAIRS.flags.writeable = False
+EMPTY_TRIPLES: Int32 = np.empty((0, 3), dtype=np.int32)
+EMPTY_TRIPLES.flags.writeable = False
 
 
 def frontend_of(request: RequestId) -> int:

@@ -16,10 +16,11 @@ from asyncpage.actors.base import Actor
 from asyncpage.actors.kv_manager import KvManager
 from asyncpage.actors.scheduler import Scheduler
 from asyncpage.core.admission import SchedulerSettings
+from asyncpage.core.block_names import chain_names
 from asyncpage.core.block_tables import BlockTables
-from asyncpage.core.prefix_chain import chain_names
+from asyncpage.core.prefix_index import PrefixIndex
 from asyncpage.core.sampling import SamplingParams
-from asyncpage.core.settlement import Rules
+from asyncpage.core.settlement import Memory, Rules
 from asyncpage.messages import (
     Accepted,
     Admit,
@@ -103,6 +104,9 @@ class ToyHouse:
         depth: int = 1,
         rules: Rules | None = None,
         policy: str = "fcfs",
+        victims: str = "last-admitted",
+        fairness_bound: int = 0,
+        index: type[PrefixIndex] | None = None,
         max_queue: int = 1000,
         long_prefill_tokens: int = 0,
         eos_ids: tuple[int, ...] = (),
@@ -123,6 +127,7 @@ class ToyHouse:
             groups=handshake.groups,
             rows=rows,
             max_tokens=handshake.max_model_len,
+            index=None if index is None else index(handshake.groups, handshake.block_size),
         )
         settings = SchedulerSettings(
             rows=rows,
@@ -135,10 +140,13 @@ class ToyHouse:
             depth=depth,
             max_queue=max_queue,
             policy=policy,
+            victims=victims,
+            fairness_bound=fairness_bound,
+            vocab_size=handshake.vocab_size,
             eos_ids=eos_ids,
             seed=0,
         )
-        self.kv_manager = KvManager(self.tables, rules or Rules(), self.boxes["scheduler"])
+        self.kv_manager = KvManager(Memory(self.tables, rules or Rules()), self.boxes["scheduler"])
         self.scheduler = Scheduler(
             settings,
             own=self.boxes["scheduler"],

@@ -85,9 +85,9 @@ class ToyRunner:
             self._add(new)
         for row, group, index, block in step.blocks.tolist():
             self._rows[row].tables[group][index] = block
-        for source, destination in step.copies.tolist():
-            self._digests[destination] = self._digests[source]
-            self._tokens[destination] = self._tokens[source]
+        for source, destination, slots in step.copies.tolist():
+            self._digests[destination, :slots] = self._digests[source, :slots]
+            self._tokens[destination, :slots] = self._tokens[source, :slots]
         plans = list(zip(step.rows.tolist(), step.counts.tolist(), strict=True))
         for row, count in plans:
             held = self._rows[row]

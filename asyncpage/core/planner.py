@@ -1,0 +1,200 @@
+"""Plans one step after another: what to ask of memory, what the executor is told, what a returned step brings.
+
+The scheduler owns one and sends what it makes: `Reserve` to the KV manager, and for its `Granted` a `Step` to the
+executor. It knows the requests' places (roster) and columns (running); it ends nobody.
+
+INVARIANT: a row that was emptied is told to the KV manager in the next `Reserve` and to the executor in the next
+`Step`, each once; nothing in between may use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+
+import numpy as np
+
+from asyncpage.core.admission import SchedulerSettings
+from asyncpage.core.policy import VICTIM_POLICIES, Policy
+from asyncpage.core.returned import Returned
+from asyncpage.core.roster import Roster
+from asyncpage.core.running import Running
+from asyncpage.core.sequence import Sequence
+from asyncpage.messages import (
+    EMPTY,
+    EMPTY_PAIRS,
+    Admission,
+    Candidate,
+    Granted,
+    Int32,
+    NewRow,
+    Released,
+    Reserve,
+    Started,
+    Step,
+    StepDone,
+)
+
+COUNTERS = ("preemptions", "recomputed_tokens", "prompt_tokens", "cached_tokens", "parked")
+
+
+class StepPlanner:
+    """`started`: requests that got a row for the first time, `sent_back`: that lost theirs, since somebody looked."""
+
+    def __init__(self, settings: SchedulerSettings, policy: Policy) -> None:
+        self.running = Running(
+            rows=settings.rows,
+            block_size=settings.block_size,
+            max_tokens=settings.max_tokens,
+            vocab_size=settings.vocab_size,
+            policy=policy,
+            victims=VICTIM_POLICIES[settings.victims],
+        )
+        self.roster = Roster(
+            self.running,
+            policy,
+            rows=settings.rows,
+            block_size=settings.block_size,
+            fairness_bound=settings.fairness_bound,
+        )
+        self.epoch = 1
+        self.is_settling = False
+        self.started: list[Started] = []
+        self.sent_back: list[Sequence] = []
+        self.counts = dict.fromkeys(COUNTERS, 0)
+        self._settings = settings
+        self._number = 0
+        self._is_owed = False  # the KV manager holds blocks back for a step that was in flight when it last settled
+        self._free_blocks = 0  # at the last settlement; a step begins with no fewer
+        self._released: list[Released] = []
+        self._removed: list[int] = []
+        self._filled, self._filled_tokens = EMPTY_PAIRS, EMPTY_PAIRS
+
+    def leave(self, sequence: Sequence, most_tokens: int) -> None:
+        """A request is over, of which the first `most_tokens` count."""
+        tail = self.running.tail(sequence, most_tokens) if sequence.row >= 0 else b""
+        row = self.roster.remove(sequence)
+        if row is not None:
+            self._released.append(Released(row, tail))
+            self._removed.append(row)
+
+    def next(self, *, may_leave: bool) -> Reserve | None:
+        """What to ask for the next step; without `may_leave` only what there is to give back. None: nothing to do."""
+        running, settings, quarantine = self.running, self._settings, self.roster.quarantine
+        # A suspect is alone only if nothing else is in flight, so the pipeline is one deep while any is tried.
+        depth = settings.depth if not quarantine.has_suspects else 1
+        if not may_leave or len(running.in_flight) >= depth:
+            return self._reserve(running.no_wants, 0, ()) if self._released else None
+        for row in self.roster.make_way():
+            self._released.append(Released(row))
+            self._removed.append(row)
+        wants = running.wants(settings.long_prefill_tokens)
+        tokens = int(wants.sum())
+        candidates = self.roster.candidates(settings.budget_tokens)
+        if tokens or candidates or self._released or (self._is_owed and not running.in_flight):
+            return self._reserve(wants, tokens, candidates)
+        return None
+
+    def _reserve(self, wants: Int32, tokens: int, candidates: tuple[Candidate, ...]) -> Reserve:
+        running, settings = self.running, self._settings
+        self._is_owed = bool(running.in_flight)
+        self._number += 1
+        self.is_settling = True
+        # As many blocks as the running rows could take at most, rounded up by a block for each.
+        most = (tokens // settings.block_size + 2 * len(running)) * settings.groups
+        reserve = Reserve(
+            number=self._number,
+            returned=(running.in_flight[0].number if running.in_flight else self._number) - 1,
+            order=running.order(),
+            computed=running.computed.copy(),
+            wants=wants,
+            victims=EMPTY if self._free_blocks >= most else running.victims(),
+            candidates=candidates,
+            budget_tokens=settings.budget_tokens,
+            free_rows=running.free_rows(len(candidates)),
+            released=tuple(self._released),
+            filled=self._filled,
+            filled_tokens=self._filled_tokens,
+        )
+        self._released.clear()
+        self._filled, self._filled_tokens = EMPTY_PAIRS, EMPTY_PAIRS
+        return reserve
+
+    def apply(self, granted: Granted) -> Step | None:
+        """The answer to the last `Reserve`: move requests in and out of rows. Returns the step to send, if any."""
+        self.is_settling = False
+        self._free_blocks = granted.free_blocks
+        running, roster = self.running, self.roster
+        if granted.parked:
+            roster.park(granted.parked)
+            self.counts["parked"] += len(granted.parked)
+        if granted.woken:
+            roster.wake(granted.woken)
+        if granted.hits:
+            roster.rate(granted.hits)
+        if granted.victims:
+            self._preempt(granted.victims)
+        added = tuple(map(self._open, granted.admitted)) if granted.admitted else ()
+        if not (len(granted.rows) or len(granted.saves)):
+            return None
+        running.launch(granted.number, self.epoch, granted.rows, granted.counts)
+        step = Step(
+            number=granted.number,
+            epoch=self.epoch,
+            rows=granted.rows,
+            counts=granted.counts,
+            removed=np.array(self._removed, dtype=np.int32) if self._removed else EMPTY,
+            added=added,
+            blocks=granted.blocks,
+            copies=granted.copies,
+            saves=granted.saves,
+            loads=granted.loads,
+        )
+        self._removed.clear()
+        roster.let_served_children_wait()
+        return step
+
+    def settle(self, done: StepDone) -> Returned | None:
+        """A step is back; None when it belongs to a past epoch."""
+        returned = self.running.settle(done)
+        if returned is not None:
+            if len(returned.filled):
+                self._fill(returned.filled, returned.filled_tokens)
+            quarantine = self.roster.quarantine
+            quarantine.step_finished(self.running.progress(returned.record) if quarantine.has_suspects else {})
+        return returned
+
+    def rewind(self) -> None:
+        """Every running request waits again, with every token it has got; no step is in flight any more."""
+        for sequence in self.running.occupants():
+            self.roster.send_back(sequence)
+            self.sent_back.append(sequence)
+        self.roster.wake_all()
+        self.running.in_flight.clear()
+        self._released, self._removed = [], []
+        self._filled, self._filled_tokens = EMPTY_PAIRS, EMPTY_PAIRS
+        self.epoch += 1
+
+    def _preempt(self, rows: Items[int]) -> None:
+        for row in rows:
+            sequence = self.running.occupant(row)
+            self._removed.append(self.roster.send_back(sequence))
+            self.sent_back.append(sequence)
+        self.counts["preemptions"] += len(rows)
+
+    def _open(self, admission: Admission) -> NewRow:
+        """A waiting request moves into the row that the settlement gave it."""
+        sequence = self.roster.open(admission)
+        if not sequence.has_started:
+            sequence.has_started = True
+            self.counts["prompt_tokens"] += sequence.prompt_tokens
+            self.counts["cached_tokens"] += admission.computed
+            self.started.append(Started(sequence.request, admission.computed))
+        else:
+            self.counts["recomputed_tokens"] += max(0, sequence.computed - admission.computed)
+        return sequence.as_new_row(admission)
+
+    def _fill(self, filled: Int32, tokens: Int32) -> None:
+        """Tell the KV manager with the next settlement; two steps may be back before it."""
+        if len(self._filled):
+            filled, tokens = np.concatenate((self._filled, filled)), np.concatenate((self._filled_tokens, tokens))
+        self._filled, self._filled_tokens = filled, tokens
