@@ -43,5 +43,9 @@ class SystemClock:
     def wall(self) -> float:
         return time.time()
 
+    def busy(self) -> float:
+        """Seconds of processor time of this thread, for measuring work on a machine that does other work too."""
+        return time.thread_time()
+
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         return asyncio.get_running_loop().call_later(delay_s, callback)

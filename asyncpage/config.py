@@ -62,8 +62,8 @@ class EngineConfig:
     watermark: float = setting(0.01, "share of blocks kept free when admitting, against needless preemption")
     scheduling_policy: str = setting(
         "fcfs",
-        "who is served first: fcfs, priority (the requests' own numbers), longest-prefix (the most cached tokens, where "
-        "many prompts begin alike), or a policy of yours by entry point",
+        "who is served first: fcfs, priority (the requests' own numbers), longest-prefix (the most cached tokens, for "
+        "prompts that begin alike), or a policy of yours by entry point",
     )
     preemption_policy: str = setting(
         "last-admitted",
@@ -72,7 +72,7 @@ class EngineConfig:
         choices=("last-admitted", "priority", "least-computed"),
     )
     fairness_bound: int = setting(
-        256,
+        2048,
         "how many others may be let in before a request that waits passes all, oldest first; raise it, or 0 for no "
         "bound, where order matters more than the longest wait",
         unit="requests",

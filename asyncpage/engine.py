@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -25,23 +24,28 @@ from asyncpage.clock import Clock, SystemClock
 from asyncpage.config import EngineConfig
 from asyncpage.core.policy_registry import load_policy
 from asyncpage.core.sampling import SamplingParams
-from asyncpage.errors import Failure, RequestError, request_error
+from asyncpage.errors import Failure, RequestError
 from asyncpage.house import House, StandIn, Text, build, executor_settings, mailboxes
 from asyncpage.logs import configure_logs_unless_set
 from asyncpage.messages import (
     ChatPrompt,
     Drain,
-    Finish,
     Handshake,
     Load,
-    LogprobEntry,
     Prompt,
+    Question,
     RequestId,
     RequestOptions,
+    ResetCache,
     TextPrompt,
     TokenPrompt,
+    Why,
 )
-from asyncpage.outputs import Part, token_logprobs
+from asyncpage.outputs import Part
+from asyncpage.part_stream import PartStream
+from asyncpage.pipes.cache_feed import CacheFeed
+from asyncpage.pipes.journal.recorder import Recorder
+from asyncpage.pipes.journal.segment import SegmentFiles
 from asyncpage.pipes.launcher import Launcher, ProcessLauncher, ThreadLauncher
 from asyncpage.pipes.mailbox import Mailbox
 from asyncpage.store import resolve_model
@@ -53,6 +57,9 @@ from asyncpage.text.vocabulary_source import load_vocabulary
 
 State = Literal["ready", "restarting", "draining", "dead"]
 PromptLike = str | Sequence[int] | Prompt
+
+ANSWER_TIMEOUT_S = 10.0
+"""How long the KV manager may take to answer a question: many steps."""
 
 
 class AsyncEngine:
@@ -68,6 +75,7 @@ class AsyncEngine:
         clock: Clock,
         defaults: Mapping[str, Any],
         text: Text,
+        recorder: Recorder | None = None,
     ) -> None:
         """`start` calls this when everything is built; from here on every actor runs."""
         self.config = config
@@ -83,13 +91,14 @@ class AsyncEngine:
         self.house = house
         self.executor = executor
         self._frontend = house.frontend
+        self._recorder = recorder
         self._clock = clock
         self._is_draining = False
         self._death: str | None = None
         self._scheduler = boxes["scheduler"]
         self._supervisor = Supervisor(clock, self._died)
         frontends = [boxes["frontend"]]
-        for actor in (executor, house.kv_manager, house.scheduler, house.detokenizer, house.frontend):
+        for actor in (executor, *house.actors):
             self._supervisor.add(actor, boxes[actor.name], frontends)
         self._supervisor.add(house.new_tokenizer(), boxes["tokenizer"], frontends, factory=house.new_tokenizer)
         self._running = asyncio.ensure_future(self._supervisor.run())
@@ -117,6 +126,8 @@ class AsyncEngine:
         load_policy(config.scheduling_policy)  # a wrong one is refused before anything starts
         clock = clock or SystemClock()
         boxes = mailboxes(config)
+        files = None if config.journal is None else SegmentFiles(Path(config.journal), config.journal_bytes)
+        recorder: Recorder | None = None
         executor: ExecutorEnd
         if stand_in is not None:
             executor = stand_in.executor(boxes["scheduler"], clock)
@@ -140,14 +151,22 @@ class AsyncEngine:
                 text, defaults = await asyncio.to_thread(_read_files, path, config)
             handshake = await launch
             seed = int.from_bytes(os.urandom(7), "little") if config.seed is None else config.seed
-            house = build(config, handshake, text, clock, seed, boxes.__getitem__)
+            if files is not None:
+                eos_ids = text.tokenizer.eos_ids
+                recorder = Recorder(files, clock, config=config, handshake=handshake, seed=seed, eos_ids=eos_ids)
+            around = None if stand_in is None else stand_in.around_index
+            house = build(config, handshake, text, clock, seed, boxes.__getitem__, recorder, around_index=around)
         except BaseException:
             launch.cancel()
             with suppress(BaseException):
                 await launch
             await executor.closed()
+            if recorder is not None:
+                recorder.close()
+            elif files is not None:
+                files.close()
             raise
-        engine = cls(config, handshake, house, executor, boxes, clock, defaults, text)
+        engine = cls(config, handshake, house, executor, boxes, clock, defaults, text, recorder)
         if on_death is not None:
             engine.on_death = on_death
         return engine
@@ -168,8 +187,7 @@ class AsyncEngine:
 
         Errors: `RequestError` when the engine takes nothing: it is dead (503) or holds too many requests (429).
         """
-        if self._death is not None:
-            raise RequestError(f"the engine is dead: {self._death}", status=503, code="engine_dead")
+        self._check_alive()
         if not self.config.enable_prefix_caching:
             options = replace(options, use_cache=False)
         return self._frontend.open(prompt, sampling, options, sink)
@@ -190,7 +208,7 @@ class AsyncEngine:
         """
         sampling = sampling or SamplingParams(**self.sampling_defaults)
         sampling.check(self.vocab_size)
-        stream = _Stream(sampling.n, self.tokens)
+        stream = PartStream(sampling.n, self.tokens)
         stream.first = first = self.submit(_as_prompt(prompt), sampling, options or RequestOptions(), stream)
         try:
             async for part in stream.parts():
@@ -214,6 +232,33 @@ class AsyncEngine:
         """Every actor's stats, by actor name. Errors: `TimeoutError` naming those that do not answer."""
         return await self._frontend.ping(timeout_s)
 
+    async def reset_prefix_cache(self) -> int:
+        """Let no prefix that was computed so far be found again; requests that run go on. The blocks dropped.
+
+        Errors: `RequestError` when the engine takes no questions, `TimeoutError` when no answer comes.
+        """
+        dropped = await self._ask_cache(ResetCache())
+        assert isinstance(dropped, int)
+        return dropped
+
+    async def why(self, label: str) -> Mapping[str, object] | None:
+        """What the request with this `RequestOptions.label` found in the prefix cache and why no more, for JSON.
+
+        None when it is not remembered. Errors: as for `reset_prefix_cache`.
+        """
+        explanation = await self._ask_cache(Why(label))
+        assert explanation is None or isinstance(explanation, Mapping)
+        return explanation
+
+    def follow_cache_events(self) -> CacheFeed:
+        """What the prefix cache stores and removes from now on: iterate over it, and close it when done.
+
+        It ends with the engine. A follower that is too slow is given `EventsLost` in place of what it lost.
+        Errors: `RequestError` when the engine is dead or too many follow.
+        """
+        self._check_alive()
+        return self._frontend.follow()
+
     async def drain(self, timeout_s: float) -> bool:
         """Take nothing new and wait for what runs; False when some of it still does at the end of the time."""
         self._is_draining = True
@@ -230,6 +275,8 @@ class AsyncEngine:
         self._frontend.fail_all(Failure(503, "the engine was stopped", "engine_stopped"))
         await self._supervisor.stop()
         await asyncio.wait([self._running])  # how it ended was told by `on_death`
+        if self._recorder is not None:
+            await asyncio.to_thread(self._recorder.close)
 
     def now(self) -> float:
         """Seconds on the clock that deadlines are on."""
@@ -238,6 +285,15 @@ class AsyncEngine:
     def wall(self) -> float:
         """Seconds since the epoch."""
         return self._clock.wall()
+
+    async def _ask_cache(self, question: Question) -> object:
+        self._check_alive()
+        return await self._frontend.ask("kv_manager", question, ANSWER_TIMEOUT_S)
+
+    def _check_alive(self) -> None:
+        """Nothing answers in a dead engine. Errors: `RequestError` 503."""
+        if self._death is not None:
+            raise RequestError(f"the engine is dead: {self._death}", status=503, code="engine_dead")
 
     def _died(self, name: str, error: BaseException) -> None:
         self._death = f"the {name} died: {type(error).__name__}: {error}"
@@ -249,89 +305,6 @@ class AsyncEngine:
         error = None if running.cancelled() else running.exception()
         if self._death is None:
             self._died("supervisor", error or RuntimeError("it was cancelled"))
-
-
-class _Stream:
-    """A sink that an `async for` reads. What waits unread is merged, so it is bounded by the answer's length."""
-
-    def __init__(self, n: int, table: TokenTable) -> None:
-        self.first = RequestId(0)
-        self._left = n
-        self._table = table
-        self._pieces: deque[_Piece] = deque()
-        self._failure: Failure | None = None
-        self._arrived = asyncio.Event()
-
-    async def parts(self) -> AsyncIterator[Part]:
-        while True:
-            while self._pieces:
-                yield self._pieces.popleft().part(self._table)
-            if self._failure is not None:
-                raise request_error(self._failure)
-            if not self._left:
-                return
-            self._arrived.clear()
-            await self._arrived.wait()
-
-    def accepted(self, request: RequestId, prompt_tokens: int) -> None:
-        """Its parts will come."""
-
-    def refused(self, request: RequestId, failure: Failure) -> None:
-        self._failure = failure
-        self._arrived.set()
-
-    def text(
-        self, request: RequestId, text: str, token_ids: Sequence[int], logprobs: Sequence[LogprobEntry] | None
-    ) -> None:
-        piece = self._piece(request)
-        piece.texts.append(text)
-        piece.token_ids += token_ids
-        piece.logprobs += logprobs or ()
-
-    def prompt_logprobs(self, request: RequestId, entries: Sequence[LogprobEntry]) -> None:
-        self._piece(request).prompt_logprobs += entries
-
-    def finished(self, finish: Finish) -> None:
-        self._left -= 1
-        if finish.failure is not None:
-            self._failure = finish.failure
-            self._arrived.set()
-        else:
-            self._piece(finish.request).finish = finish
-
-    def _piece(self, request: RequestId) -> _Piece:
-        """What more there is of a request is added to this."""
-        self._arrived.set()
-        index = request - self.first
-        last = self._pieces[-1] if self._pieces else None
-        if last is None or last.index != index or last.finish is not None:
-            last = _Piece(index)
-            self._pieces.append(last)
-        return last
-
-
-class _Piece:
-    """A part in the making."""
-
-    __slots__ = ("finish", "index", "logprobs", "prompt_logprobs", "texts", "token_ids")
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.texts: list[str] = []
-        self.token_ids: list[int] = []
-        self.logprobs: list[LogprobEntry] = []
-        self.prompt_logprobs: list[LogprobEntry] = []
-        self.finish: Finish | None = None
-
-    def part(self, table: TokenTable) -> Part:
-        return Part(
-            self.index,
-            "".join(self.texts),
-            tuple(self.token_ids),
-            token_logprobs(self.logprobs, table),
-            token_logprobs(self.prompt_logprobs, table),
-            self.finish,
-        )
 
 
 def _as_prompt(prompt: PromptLike) -> Prompt:

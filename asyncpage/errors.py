@@ -33,6 +33,10 @@ class UsageError(AsyncpageError):
     """A setting, flag or environment that cannot work; the command line prints it and exits with 2."""
 
 
+class Stalled(AsyncpageError):
+    """A simulation in which everything waits, and no timer is set that could end it."""
+
+
 class ModelError(AsyncpageError):
     """A model that is missing, malformed or of a kind this version does not run."""
 
@@ -80,6 +84,10 @@ class ExecutorError(AsyncpageError):
 
 class ProtocolError(AsyncpageError):
     """Bytes on a ring or link that are not a frame or message of this version."""
+
+
+class JournalError(AsyncpageError):
+    """A journal that is missing, damaged, or not one that can do what was asked of it."""
 
 
 class LinkClosed(AsyncpageError):

@@ -15,18 +15,20 @@ from asyncpage.actors.base import Actor, ExecutorEnd
 from asyncpage.actors.detokenizer import DetokenizerActor
 from asyncpage.actors.frontend import Frontend
 from asyncpage.actors.kv_manager import KvManager
+from asyncpage.actors.recorded import Film, Recorded, Tapped
 from asyncpage.actors.scheduler import Scheduler
 from asyncpage.actors.tokenizer import TokenizerActor
 from asyncpage.clock import Clock
 from asyncpage.config import EngineConfig
 from asyncpage.core.admission import SchedulerSettings
 from asyncpage.core.block_tables import BlockTables
+from asyncpage.core.policy_registry import load_policy
 from asyncpage.core.prefix_chain import PrefixChain
 from asyncpage.core.prefix_index import PrefixIndex
 from asyncpage.core.prefix_tree import PrefixTree
 from asyncpage.core.settlement import Memory, Rules
 from asyncpage.errors import UsageError
-from asyncpage.messages import Handshake
+from asyncpage.messages import Follow, Handshake
 from asyncpage.pipes.mailbox import Address, Mailbox
 from asyncpage.text.chat_template import ChatTemplate
 from asyncpage.text.tokenizer import Tokenizer
@@ -48,17 +50,23 @@ class Text:
 class StandIn:
     """What a house is built from when no model is loaded: an actor in the executor's place, and the text beside it.
 
-    `executor` is called with the scheduler's address and the clock.
+    `executor` is called with the scheduler's address and the clock. `around_index` may put something around the prefix
+    index, such as a meter.
     """
 
     executor: Callable[[Address, Clock], ExecutorEnd]
     text: Text
+    around_index: Callable[[PrefixIndex], PrefixIndex] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class House:
-    """The actors that make one engine, beside the executor's near end. Stateless ones can be built anew."""
+    """The actors that make one engine, beside the executor's near end. Stateless ones can be built anew.
 
+    `actors`: those to run, of which two are behind their film when the house has one.
+    """
+
+    actors: tuple[Actor, ...]
     frontend: Frontend
     scheduler: Scheduler
     kv_manager: KvManager
@@ -99,25 +107,37 @@ def build(
     clock: Clock,
     seed: int,
     address_of: Callable[[str], Address],
+    film: Film | None = None,
+    *,
+    around_index: Callable[[PrefixIndex], PrefixIndex] | None = None,
 ) -> House:
-    """Build every actor but the executor's. `address_of` says how the named actor is reached from the others."""
+    """Build every actor but the executor's. `address_of` says how the named actor is reached from the others.
+
+    `film`: is told of all that the scheduler and the KV manager are given and send, and is their clock.
+    `around_index`: see `StandIn`.
+    """
+
+    def way(actor: str, to: str) -> Address:
+        return address_of(to) if film is None else Tapped(film, actor, to, address_of(to))
+
     longest = max_model_len(config, handshake)
     frontends = [address_of("frontend")]
     scheduler = Scheduler(
         _scheduler_settings(config, handshake, text, longest, seed),
         own=address_of("scheduler"),
-        kv_manager=address_of("kv_manager"),
-        executor=address_of("executor"),
-        detokenizer=address_of("detokenizer"),
-        frontends=frontends,
+        kv_manager=way("scheduler", "kv_manager"),
+        executor=way("scheduler", "executor"),
+        detokenizer=way("scheduler", "detokenizer"),
+        frontends=[way("scheduler", "frontend")],
     )
+    index: PrefixIndex = PREFIX_INDEXES[config.prefix_index](handshake.groups, handshake.block_size)
     tables = BlockTables(
         blocks=handshake.blocks,
         block_size=handshake.block_size,
         groups=handshake.groups,
         rows=config.max_num_seqs,
         max_tokens=longest,
-        index=PREFIX_INDEXES[config.prefix_index](handshake.groups, handshake.block_size),
+        index=around_index(index) if around_index is not None else index,
     )
     rules = Rules(
         chunked_prefill=config.enable_chunked_prefill,
@@ -139,11 +159,25 @@ def build(
         )
 
     actors: Mapping[str, Address] = {name: address_of(name) for name in ACTORS}
+    frontend = Frontend(0, most_open(config), address_of("tokenizer"), actors)
+    hearers = [way("kv_manager", "frontend")]
+    if film is not None:  # a journal follows the cache as a front end may
+        hearers.append(Tapped(film, "kv_manager", "journal", None))
+        address_of("kv_manager").send(Follow(frontend=len(hearers) - 1, is_on=True))
+    kv_manager = KvManager(
+        Memory(tables, rules),
+        way("kv_manager", "scheduler"),
+        hearers,
+        watches=load_policy(config.scheduling_policy).wants_hits,
+    )
+    detokenizer = DetokenizerActor(text.tokenizer, address_of("scheduler"), frontends)
+    decide = (kv_manager, scheduler) if film is None else (Recorded(kv_manager, film), Recorded(scheduler, film))
     return House(
-        frontend=Frontend(0, most_open(config), address_of("tokenizer"), actors),
+        actors=(*decide, detokenizer, frontend),
+        frontend=frontend,
         scheduler=scheduler,
-        kv_manager=KvManager(Memory(tables, rules), address_of("scheduler")),
-        detokenizer=DetokenizerActor(text.tokenizer, address_of("scheduler"), frontends),
+        kv_manager=kv_manager,
+        detokenizer=detokenizer,
         new_tokenizer=new_tokenizer,
         max_model_len=longest,
     )

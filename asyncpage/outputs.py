@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from asyncpage.messages import Finish, FinishReason, TokenLogprob
+from asyncpage.messages import Finish, FinishReason, LogprobEntry
+from asyncpage.text.token_logprobs import TokenTable, alternatives
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """One token with its log-probability and rank, and the most likely ones: id, text, bytes, log-probability.
+
+    `logprob` None: the first prompt token has none.
+    """
+
+    token: int
+    text: str
+    raw: bytes
+    logprob: float | None
+    rank: int
+    top: tuple[tuple[int, str, bytes, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,4 +92,16 @@ def gather(parts: list[Part], n: int, *, has_logprobs: bool, has_prompt_logprobs
         prompt_tokens=finishes[0].prompt_tokens,
         cached_tokens=finishes[0].cached_tokens,
         prompt_logprobs=prompt if has_prompt_logprobs else None,
+    )
+
+
+def token_logprobs(entries: Iterable[LogprobEntry], table: TokenTable) -> tuple[TokenLogprob, ...]:
+    """Entries with their texts. Alternatives that are not possible (minus infinity, or none at all) are left out."""
+    text, raw = table.token_text, table.token_bytes
+    return tuple(
+        TokenLogprob(
+            *(entry[0], text(entry[0]), raw(entry[0]), entry[1], entry[2]),
+            top=tuple((id, text(id), raw(id), logprob) for _, id, logprob in alternatives(entry)),
+        )
+        for entry in entries
     )

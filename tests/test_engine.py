@@ -15,7 +15,7 @@ from asyncpage.core.sampling import SamplingParams
 from asyncpage.engine import AsyncEngine
 from asyncpage.errors import Failure, RequestError
 from asyncpage.executor.process import serve
-from asyncpage.messages import Finish, RequestId, RequestOptions, TokenLogprob, TokenPrompt
+from asyncpage.messages import Finish, LogprobEntry, RequestId, RequestOptions, TokenPrompt
 from asyncpage.outputs import gather
 from asyncpage.pipes.launcher import ThreadLauncher
 from asyncpage.testing.toy_runner import ToyRunner, toy_handshake, toy_tokens
@@ -64,11 +64,11 @@ class Outcomes:
         self.changed.set()
 
     def text(
-        self, request: RequestId, text: str, token_ids: Sequence[int], logprobs: tuple[TokenLogprob, ...] | None
+        self, request: RequestId, text: str, token_ids: Sequence[int], logprobs: Sequence[LogprobEntry] | None
     ) -> None:
         self.changed.set()
 
-    def prompt_logprobs(self, request: RequestId, entries: tuple[TokenLogprob, ...]) -> None:
+    def prompt_logprobs(self, request: RequestId, entries: Sequence[LogprobEntry]) -> None:
         pass
 
     def finished(self, finish: Finish) -> None:

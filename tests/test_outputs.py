@@ -1,9 +1,11 @@
 """Whole outputs put together from parts that came in any mixture of choices."""
 
+import math
+
 import pytest
 
-from asyncpage.messages import Finish, RequestId, TokenLogprob
-from asyncpage.outputs import Part, gather
+from asyncpage.messages import Finish, RequestId
+from asyncpage.outputs import Part, TokenLogprob, gather, token_logprobs
 
 
 def finish(choice: int) -> Finish:
@@ -42,3 +44,19 @@ def test_logprobs_that_nobody_asked_for_are_none_and_not_empty() -> None:
 def test_a_choice_without_an_end_is_an_error() -> None:
     with pytest.raises(ValueError, match="choice 0 has not finished"):
         gather([Part(0, "a", (1,))], 1, has_logprobs=False, has_prompt_logprobs=False)
+
+
+class Letters:
+    def token_text(self, id: int) -> str:
+        return "" if id < 0 else chr(id)
+
+    def token_bytes(self, id: int) -> bytes:
+        return self.token_text(id).encode()
+
+
+def test_entries_become_values_with_their_texts_and_without_what_cannot_be() -> None:
+    entries = [(-1, None, 0), (97, -0.5, 2, 98, 97, 99, -1, -0.25, -0.5, -math.inf, 0.0)]
+    assert token_logprobs(entries, Letters()) == (
+        TokenLogprob(-1, "", b"", None, 0, ()),
+        TokenLogprob(97, "a", b"a", -0.5, 2, ((98, "b", b"b", -0.25), (97, "a", b"a", -0.5))),
+    )

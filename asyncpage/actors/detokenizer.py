@@ -1,7 +1,8 @@
 """The detokenizer actor: tokens of a step in, text that may be sent out.
 
 The scheduler sends `Expect` and `StepTokens`; it sends one `Texts` a step to each front end concerned, and `Ended`
-to the scheduler when a stop string matched.
+to the scheduler when a stop string matched. What came in columns leaves in the same columns: log-probabilities are
+not looked at here.
 
 INVARIANT: an expected request has exactly one `Finish`, after its last text; what comes for it later is dropped.
 """
@@ -9,28 +10,41 @@ INVARIANT: an expected request has exactly one `Finish`, after its last text; wh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from asyncpage.actors.base import Actor, Continuation
 from asyncpage.errors import UnknownMessage
 from asyncpage.messages import (
+    EMPTY,
+    EMPTY_PAIRS,
     End,
     Ended,
     Expect,
     Finish,
+    Float32,
+    Int32,
     Logprobs,
     PromptLogprobs,
     RequestId,
     StepTokens,
     Texts,
-    TokenLogprob,
     frontend_of,
 )
 from asyncpage.pipes.mailbox import Address
-from asyncpage.text.detokenize import TextStream, feed_one_each
-from asyncpage.text.token_logprobs import UNKNOWN, first_prompt_entry, prompt_entries, token_logprobs
+from asyncpage.text.detokenize import TextStream, TextStreams, feed_one_each
+from asyncpage.text.token_logprobs import UNKNOWN
 from asyncpage.text.tokenizer import Tokenizer
+
+_ONE = np.ones(1, dtype=np.int32).tobytes()
+_NO_FLOATS: Float32 = np.empty(0, dtype=np.float32)
+_NO_LOGPROBS = Logprobs(_NO_FLOATS, EMPTY, EMPTY_PAIRS, EMPTY_PAIRS.astype(np.float32))
+
+Columns = tuple[Int32, Int32, Logprobs | None]
+"""counts [R], tokens [sum counts], log-probabilities of each token."""
 
 
 class DetokenizerActor(Actor):
@@ -39,194 +53,193 @@ class DetokenizerActor(Actor):
     name = "detokenizer"
 
     def __init__(self, tokenizer: Tokenizer, scheduler: Address, frontends: Sequence[Address]) -> None:
-        self._tokenizer = tokenizer
+        self._opener = TextStreams(tokenizer)
         self._scheduler = scheduler
         self._frontends = frontends
-        self._answers: dict[RequestId, _Answer] = {}
-        # Those that have begun and want no logprobs: nearly all, nearly always.
-        self._plain: dict[RequestId, TextStream] = {}
+        self._streams: dict[RequestId, TextStream] = {}
+        self._answers: dict[RequestId, _Answer] = {}  # the same requests
+        self._untold: set[RequestId] = set()  # of these, prompts whose log-probabilities are wanted and not begun
+        # Most steps have the rows of the step before: comparing them costs less than looking each one up.
+        self._last_requests: tuple[RequestId, ...] = ()
+        self._last_streams: list[TextStream | None] = []
         self._tokens = 0
         self._stop_matches = 0
 
     def receive(self, message: object) -> Continuation | None:
         match message:
             case StepTokens():
-                self._tokens += len(message.tokens)
-                if not self._plain_step(message):
-                    self._step(message)
+                self._step(message)
             case Expect():
-                self._answers[message.request] = _Answer(self._tokenizer, message)
+                self._expect(message)
             case _:
                 raise UnknownMessage(self, message)
         return None
 
     def stats(self) -> Mapping[str, float]:
-        return {"streams": len(self._answers), "tokens": self._tokens, "stop_matches": self._stop_matches}
+        return {"streams": len(self._streams), "tokens": self._tokens, "stop_matches": self._stop_matches}
 
-    def _plain_step(self, step: StepTokens) -> bool:
-        """Settle a step that brings one token to each of some plain answers, and nothing else; False for another."""
-        if step.ends or step.started or step.prompt_logprobs or len(self._frontends) > 1:
-            return False
-        if not step.requests or len(step.tokens) != len(step.requests) or int(step.counts.min()) != 1:
-            return False
-        streams = [stream for stream in map(self._plain.get, step.requests) if stream is not None]
-        if len(streams) != len(step.requests):
-            return False
-        texts, matched = feed_one_each(streams, step.tokens.tolist())
-        finishes = tuple(self._finish(self._answers[step.requests[at]], None) for at in matched)
-        self._frontends[0].send(Texts(step.requests, tuple(texts), step.counts, step.tokens, finishes=finishes))
-        return True
+    def _expect(self, expect: Expect) -> None:
+        request, sampling = expect.request, expect.sampling
+        echo: Sequence[int] = np.frombuffer(expect.echo, dtype="<i4").tolist() if expect.echo else ()
+        self._streams[request] = self._opener.open(sampling, echo)
+        self._answers[request] = _Answer(expect, echo[0] if echo else UNKNOWN)
+        if sampling.prompt_logprobs is not None:
+            self._untold.add(request)
 
     def _step(self, step: StepTokens) -> None:
-        answers, letters = self._answers, _Letters()
+        self._tokens += len(step.tokens)
         for started in step.started:
-            if answer := answers.get(started.request):
+            if answer := self._answers.get(started.request):
                 answer.cached_tokens = started.cached_tokens
+        for end in step.ends:
+            if answer := self._answers.get(end.request):
+                answer.end = end
+                hides_last = end.stop_token is not None and not answer.expect.sampling.include_stop_str_in_output
+                self._streams[end.request].expect_end(hides_last=hides_last)
+        prompts = self._prompt_logprobs(step) if step.prompt_logprobs or self._untold else ()
+
+        requests, columns = step.requests, (step.counts, step.tokens, step.logprobs)
+        if requests != self._last_requests:
+            self._last_requests, self._last_streams = requests, list(map(self._streams.get, requests))
+        streams = self._last_streams
+        if not all(streams):  # some ended by a stop string while the scheduler did not know it yet
+            rows = np.array([stream is not None for stream in streams], dtype=bool)
+            requests = tuple(request for request in requests if request in self._streams)
+            streams = [stream for stream in streams if stream is not None]
+            columns = _of_rows(columns, rows)
+        texts, over, columns = _fed(cast("list[TextStream]", streams), columns)
+
+        finishes = [self._finish(requests[at]) for at in over]
+        if late := [end.request for end in step.ends if end.request in self._streams]:  # no token came for them
+            requests, columns = self._last_words(late, requests, columns, texts)
+            finishes += map(self._finish, late)
+        if requests or finishes or prompts:
+            counts, tokens, logprobs = columns
+            self._send(Texts(requests, tuple(texts), counts, tokens, logprobs, prompts, tuple(finishes)))
+
+    def _last_words(
+        self, ended: Sequence[RequestId], requests: tuple[RequestId, ...], columns: Columns, texts: list[str]
+    ) -> tuple[tuple[RequestId, ...], Columns]:
+        """What those that ended without a token held back, behind the step's texts."""
+        for request in ended:
+            if text := self._streams[request].feed(()):
+                requests = (*requests, request)
+                columns = (np.append(columns[0], np.int32(0)), *columns[1:])
+                texts.append(text)
+        return requests, columns
+
+    def _prompt_logprobs(self, step: StepTokens) -> tuple[tuple[RequestId, PromptLogprobs], ...]:
+        """Each position of a prompt once: one that is computed again after a preemption tells nothing new."""
+        told: list[tuple[RequestId, PromptLogprobs]] = []
+        news = (*(request for request, _ in step.prompt_logprobs), *step.requests, *(end.request for end in step.ends))
+        for request in self._untold.intersection(news):
+            # The prompt's first token, which the executor has no numbers for, comes before all others.
+            self._untold.remove(request)
+            first = np.array([self._answers[request].first_id], dtype=np.int32)
+            told.append((request, PromptLogprobs(-1, 0, first, _NO_LOGPROBS)))
         for request, part in step.prompt_logprobs:
-            if answer := answers.get(request):
-                self._prompt_part(answer, part, letters[request])
-        ends = {end.request: end for end in step.ends}
-        tokens, at = step.tokens.tolist(), 0
-        for request, count in zip(step.requests, step.counts.tolist(), strict=True):
-            if answer := answers.get(request):
-                self._feed(
-                    answer, tokens[at : at + count], step.logprobs, at, ends.pop(request, None), letters[request]
-                )
-            at += count
-        for end in ends.values():
-            if answer := answers.get(end.request):
-                self._feed(answer, [], None, 0, end, letters[end.request])
-        for frontend, letter in letters.items():
-            if letter.requests or letter.finishes or letter.prompt_logprobs:
-                self._frontends[frontend].send(letter.sealed())
+            if answer := self._answers.get(request):
+                skip = max(0, answer.prompt_entries - part.start)
+                if answer.expect.sampling.prompt_logprobs is not None and skip < len(part.tokens):
+                    answer.prompt_entries = part.start + len(part.tokens)
+                    told.append((request, _without(part, skip)))
+        return tuple(told)
 
-    def _begin(self, answer: _Answer) -> str:
-        """The first tokens or the end have come: what goes before the answer's text."""
-        answer.has_begun = True
-        if answer.sampling.logprobs is None:
-            self._plain[answer.request] = answer.stream
-        return answer.stream.echo(self._tokenizer, answer.echo) if answer.echo else ""
-
-    def _first_prompt_entry(self, answer: _Answer, letter: _Letter) -> None:
-        """The entry of the prompt's first token, which the executor has no numbers for, before all others."""
-        if answer.sampling.prompt_logprobs is not None and not answer.prompt_entries:
-            answer.prompt_entries = 1
-            entry = first_prompt_entry(self._tokenizer, answer.echo[0] if answer.echo else UNKNOWN)
-            letter.prompt_logprobs.append((answer.request, (entry,)))
-
-    def _prompt_part(self, answer: _Answer, part: PromptLogprobs, letter: _Letter) -> None:
-        """More of the prompt's entries; a prompt that is computed again after a preemption tells nothing new."""
-        self._first_prompt_entry(answer, letter)
-        most = answer.sampling.prompt_logprobs
-        skip = max(0, answer.prompt_entries - part.start)
-        if most is not None and skip < len(part.tokens):
-            answer.prompt_entries = part.start + len(part.tokens)
-            letter.prompt_logprobs.append((answer.request, prompt_entries(self._tokenizer, part, skip, most)))
-
-    def _feed(
-        self, answer: _Answer, ids: list[int], logprobs: Logprobs | None, at: int, end: End | None, letter: _Letter
-    ) -> None:
-        """New tokens of one answer, which lie at `at` in the step's columns, and its end if it is over."""
-        self._first_prompt_entry(answer, letter)
-        stream, sampling = answer.stream, answer.sampling
-        text = "" if answer.has_begun else self._begin(answer)
-        hides_last = end is not None and end.stop_token is not None and not sampling.include_stop_str_in_output
-        before = stream.tokens
-        text += stream.feed(ids, hides_last=hides_last and bool(ids))
-        del ids[stream.tokens - before :]  # what came behind a stop string
-        is_over = stream.matched is not None or end is not None
-        if is_over:
-            text += stream.flush()
-        entries = None
-        if sampling.logprobs is not None and logprobs is not None and ids:
-            entries = token_logprobs(self._tokenizer, ids, logprobs, at, sampling.logprobs)
-        if text or ids:
-            letter.add(answer.request, text, ids, entries)
-        if is_over:
-            letter.finishes.append(self._finish(answer, end))
-
-    def _finish(self, answer: _Answer, end: End | None) -> Finish:
+    def _finish(self, request: RequestId) -> Finish:
         """The one outcome. A stop string ends the answer before anything else can."""
-        request, stream = answer.request, answer.stream
-        del self._answers[request]
-        self._plain.pop(request, None)
-        counts = (answer.prompt_tokens, stream.tokens, answer.cached_tokens)
+        answer, stream = self._answers.pop(request), self._streams.pop(request)
+        self._last_requests, self._last_streams = (), []
+        self._untold.discard(request)
+        end = answer.end
+        counts = (answer.expect.prompt_tokens, stream.tokens, answer.cached_tokens)
         if stream.matched is not None:
             self._stop_matches += 1
             if end is None:
                 self._scheduler.send(Ended(request, stream.tokens))
             return Finish(request, "stop", *counts, stop_reason=stream.matched)
         assert end is not None
-        is_named = end.stop_token is not None and end.stop_token in answer.sampling.stop_token_ids
+        is_named = end.stop_token is not None and end.stop_token in answer.expect.sampling.stop_token_ids
         return Finish(
             request, end.reason, *counts, stop_reason=end.stop_token if is_named else None, failure=end.failure
         )
 
+    def _send(self, texts: Texts) -> None:
+        if len(self._frontends) == 1:
+            self._frontends[0].send(texts)
+            return
+        homes = [frontend_of(request) for request in texts.requests]
+        for frontend, address in enumerate(self._frontends):
+            prompts = tuple(part for part in texts.prompt_logprobs if frontend_of(part[0]) == frontend)
+            finishes = tuple(finish for finish in texts.finishes if frontend_of(finish.request) == frontend)
+            rows = np.array([home == frontend for home in homes], dtype=bool)
+            if rows.any() or prompts or finishes:
+                address.send(
+                    Texts(
+                        tuple(request for request, home in zip(texts.requests, homes, strict=True) if home == frontend),
+                        tuple(text for text, home in zip(texts.texts, homes, strict=True) if home == frontend),
+                        *_of_rows((texts.counts, texts.token_ids, texts.logprobs), rows),
+                        prompts,
+                        finishes,
+                    )
+                )
+
 
 class _Answer:
-    """A request that produces tokens. `prompt_entries`: prompt tokens whose log-probabilities were told."""
+    """A request that produces tokens. `first_id`: of its prompt. `prompt_entries`: prompt positions told so far."""
 
-    __slots__ = (
-        "cached_tokens",
-        "echo",
-        "has_begun",
-        "prompt_entries",
-        "prompt_tokens",
-        "request",
-        "sampling",
-        "stream",
-    )
+    __slots__ = ("cached_tokens", "end", "expect", "first_id", "prompt_entries")
 
-    def __init__(self, tokenizer: Tokenizer, expect: Expect) -> None:
-        self.request = expect.request
-        self.sampling = expect.sampling
-        self.stream = TextStream(tokenizer, expect.sampling)
-        self.prompt_tokens = expect.prompt_tokens
+    def __init__(self, expect: Expect, first_id: int) -> None:
+        self.expect = expect
+        self.first_id = first_id
         self.cached_tokens = 0
-        self.echo: Sequence[int] = np.frombuffer(expect.echo, dtype="<i4").tolist()
-        self.has_begun = False
-        self.prompt_entries = 0
+        self.prompt_entries = 1  # the first token's, which is always told before the others
+        self.end: End | None = None
 
 
-class _Letter:
-    """What one front end is told after a step."""
-
-    __slots__ = ("counts", "finishes", "logprobs", "prompt_logprobs", "requests", "texts", "token_ids")
-
-    def __init__(self) -> None:
-        self.requests: list[RequestId] = []
-        self.texts: list[str] = []
-        self.counts: list[int] = []
-        self.token_ids: list[int] = []
-        self.logprobs: list[tuple[TokenLogprob, ...] | None] = []
-        self.prompt_logprobs: list[tuple[RequestId, tuple[TokenLogprob, ...]]] = []
-        self.finishes: list[Finish] = []
-
-    def add(self, request: RequestId, text: str, ids: Sequence[int], logprobs: tuple[TokenLogprob, ...] | None) -> None:
-        self.requests.append(request)
-        self.texts.append(text)
-        self.counts.append(len(ids))
-        self.token_ids += ids
-        self.logprobs.append(logprobs)
-
-    def sealed(self) -> Texts:
-        return Texts(
-            requests=tuple(self.requests),
-            texts=tuple(self.texts),
-            counts=np.array(self.counts, dtype=np.int32),
-            token_ids=np.array(self.token_ids, dtype=np.int32),
-            logprobs=tuple(self.logprobs) if any(entries is not None for entries in self.logprobs) else None,
-            prompt_logprobs=tuple(self.prompt_logprobs),
-            finishes=tuple(self.finishes),
-        )
+def _fed(streams: Sequence[TextStream], columns: Columns) -> tuple[list[str], list[int], Columns]:
+    """The streams' texts, which of them are over, and the columns without tokens that came behind a stop string."""
+    counts, tokens, logprobs = columns
+    ids = tokens.tolist()
+    if len(ids) == len(streams) and counts.tobytes() == _ONE * len(streams):
+        return *feed_one_each(streams, ids), columns
+    texts, over, kept, at = [], [], [], 0
+    for row, (stream, count) in enumerate(zip(streams, counts.tolist(), strict=True)):
+        before = stream.tokens
+        texts.append(stream.feed(ids[at : at + count]))
+        kept.append(stream.tokens - before)
+        at += count
+        if stream.is_over:
+            over.append(row)
+    if sum(kept) < len(ids):
+        left = np.array(kept, dtype=np.int32)
+        behind = np.arange(len(ids)) - np.repeat(np.cumsum(counts) - counts, counts)  # place in its row
+        columns = (left, *_at(tokens, logprobs, behind < np.repeat(left, counts)))
+    return texts, over, columns
 
 
-class _Letters(dict[int, _Letter]):
-    """One letter a front end, begun when there is something to say; asked for by request."""
+def _of_rows(columns: Columns, rows: NDArray[np.bool_]) -> Columns:
+    """The columns of the rows where `rows` [R] is set."""
+    counts, tokens, logprobs = columns
+    return (counts[rows], *_at(tokens, logprobs, np.repeat(rows, counts)))
 
-    def __getitem__(self, request: int) -> _Letter:
-        frontend = frontend_of(RequestId(request))
-        letter = self.get(frontend)
-        if letter is None:
-            letter = self[frontend] = _Letter()
-        return letter
+
+def _at(tokens: Int32, logprobs: Logprobs | None, places: NDArray[np.bool_]) -> tuple[Int32, Logprobs | None]:
+    """Tokens and log-probabilities where `places` [T] is set."""
+    if logprobs is None:
+        return tokens[places], None
+    whole = logprobs
+    picked = Logprobs(
+        whole.token_logprobs[places], whole.ranks[places], whole.top_ids[places], whole.top_logprobs[places]
+    )
+    return tokens[places], picked
+
+
+def _without(part: PromptLogprobs, skip: int) -> PromptLogprobs:
+    """`part` without its first `skip` tokens."""
+    if not skip:
+        return part
+    places = np.arange(len(part.tokens)) >= skip
+    tokens, logprobs = _at(part.tokens, part.logprobs, places)
+    assert logprobs is not None
+    return replace(part, start=part.start + skip, tokens=tokens, logprobs=logprobs)

@@ -20,7 +20,7 @@ from typing import Literal
 import structlog
 
 from asyncpage import errors
-from asyncpage.actors.base import Actor
+from asyncpage.actors.base import ExecutorEnd
 from asyncpage.clock import Clock, Timer
 from asyncpage.core.restart import backoff_s
 from asyncpage.core.step_ledger import StepLedger
@@ -48,14 +48,12 @@ GRACE_S = 2.0  # an idle executor leaves in milliseconds; a process manager wait
 State = Literal["new", "loading", "ready", "dying", "waiting", "gone", "closed"]
 
 
-class ExecutorActor(Actor):
+class ExecutorActor(ExecutorEnd):
     """One executor, whichever process or thread plays it at the moment.
 
     `clock` is for the time before the cell runs (`launch_first`) and after it. `max_restarts`: losses in a row,
     without a finished step between, that are survived.
     """
-
-    name = "executor"
 
     def __init__(
         self,

@@ -1,7 +1,10 @@
-"""The KV manager: owns the block tables and settles every step over memory.
+"""The KV manager: owns the block tables and the prefix index, and settles every step over memory.
 
 The scheduler sends `Reserve` and gets `Granted`; it sends `Rewind` when no step is in flight and no row exists any
-more. Everything decided here is `core/settlement.py`.
+more, and `Watch` and `Unwatch` under a policy that wants to know what is cached. Front ends send `Ask` and `Follow`,
+and get `Answer` and `CacheEvents`. With tiers it sends the archive `Store`, `Fetch`, `Touch` and `Discard`, is told
+`Shelved`, `Stored` and `Fetched`, and stirs the scheduler up with `Stirred`. Everything decided here is
+`core/settlement.py`.
 
 INVARIANT: blank + cached + referenced blocks = all blocks, after every message.
 """
@@ -9,35 +12,90 @@ INVARIANT: blank + cached + referenced blocks = all blocks, after every message.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Sequence as Items
+from dataclasses import replace
 
 from asyncpage.actors.base import Actor
 from asyncpage.core.block_tables import Ledger
+from asyncpage.core.cache_news import CacheNews
 from asyncpage.core.settlement import Memory, settle
+from asyncpage.core.tier import Tier
+from asyncpage.core.watch import HitWatch
 from asyncpage.errors import UnknownMessage
-from asyncpage.messages import Reserve, Rewind
+from asyncpage.messages import (
+    Answer,
+    Ask,
+    CacheEvents,
+    Fetched,
+    Follow,
+    Question,
+    Reserve,
+    ResetCache,
+    Rewind,
+    Shelved,
+    Stirred,
+    Stored,
+    Unwatch,
+    Watch,
+    Why,
+)
 from asyncpage.pipes.mailbox import Address
 
 
 class KvManager(Actor):
-    """Keeps the tables; one `Granted` for each `Reserve`."""
+    """Keeps the tables; one `Granted` for each `Reserve`. `watches`: the scheduler's policy wants hits.
+
+    `archive`: where blocks are kept in files, when the memory's tier has any.
+    """
 
     name = "kv_manager"
 
-    def __init__(self, memory: Memory, scheduler: Address) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        scheduler: Address,
+        frontends: Items[Address] = (),
+        *,
+        watches: bool = False,
+        archive: Address | None = None,
+    ) -> None:
         self._memory = memory
         self._scheduler = scheduler
+        self._frontends = frontends
+        self._tier = memory.tables.tier
+        self._archive = archive
+        self._is_saving = False  # the last answer brought the scheduler blocks to save, and it will ask again
+        self._watch = HitWatch() if watches else None
+        self._news = CacheNews(memory.tables, memory.obituaries, self._watch)
+        self._followers: set[int] = set()
 
     def receive(self, message: object) -> None:
         match message:
             case Reserve():
-                granted, has_unnamed = settle(self._memory, message)
-                self._scheduler.send(granted)
-                if has_unnamed:
-                    self._memory.publish(message)
+                self._settle(message)
             case Rewind():
                 self._memory.rewind(forget=message.forget)
+            case Watch():
+                if self._watch is not None:
+                    self._watch.watch(message.request, message.prefix.names)
+            case Unwatch():
+                if self._watch is not None:
+                    self._watch.unwatch(message.request)
+            case Ask():
+                self._frontends[message.frontend].send(Answer(message.token, self._answer(message.question)))
+            case Follow():
+                self._follow(message)
+            case Shelved() | Stored() | Fetched():
+                self._heard(message)
             case _:
                 raise UnknownMessage(self, message)
+
+    def batch_end(self) -> None:
+        if self._tier is not None:
+            self._pass_on(self._tier)
+        if self._followers and (events := self._news.events()):
+            for frontend in sorted(self._followers):
+                self._frontends[frontend].send(CacheEvents(events))
 
     def ledger(self) -> Ledger:
         """Where every block is at this moment, counted afresh."""
@@ -47,7 +105,58 @@ class KvManager(Actor):
         pool = self._memory.tables.pool  # its own counts: `ledger` looks at every block, which would hold up a step
         return {
             "blocks_total": pool.total,
-            "blocks_blank": pool.free - pool.cached,
+            "blocks_blank": pool.blank,
             "blocks_cached": pool.cached,
             "blocks_referenced": pool.total - pool.free,
+            "blocks_evicted": pool.evicted,
+            "requests_parked": len(self._memory.sharing),
         }
+
+    def _settle(self, reserve: Reserve) -> None:
+        granted, has_unnamed = settle(self._memory, reserve)
+        if self._watch is not None:
+            for admission in granted.admitted:
+                self._watch.unwatch(admission.request)
+            granted = replace(granted, hits=self._watch.drain())
+        self._is_saving = bool(len(granted.saves))
+        self._scheduler.send(granted)
+        if has_unnamed:
+            self._memory.publish(reserve)
+
+    def _heard(self, answer: Shelved | Stored | Fetched) -> None:
+        """The archive tells."""
+        if self._tier is None:
+            raise UnknownMessage(self, answer)
+        match answer:
+            case Shelved():
+                self._tier.files.shelved(answer)
+            case Stored():
+                self._tier.files.stored(answer)
+            case Fetched():
+                self._tier.files.fetched(answer)
+
+    def _pass_on(self, tier: Tier) -> None:
+        """Give the archive what there is to do, and the scheduler what the archive's answers have changed."""
+        if self._archive is not None:
+            for work in tier.files.work():
+                self._archive.send(work)
+        woken = tier.files.woken()
+        if woken or (tier.can_save and not self._is_saving):
+            self._is_saving = True
+            self._scheduler.send(Stirred(woken))
+
+    def _answer(self, question: Question) -> object:
+        match question:
+            case ResetCache():
+                return self._memory.forget_prefixes()
+            case Why():
+                return self._memory.explanations.why(question.label)
+
+    def _follow(self, message: Follow) -> None:
+        before = bool(self._followers)
+        if message.is_on:
+            self._followers.add(message.frontend)
+        else:
+            self._followers.discard(message.frontend)
+        if bool(self._followers) != before:
+            self._news.gather(bool(self._followers))

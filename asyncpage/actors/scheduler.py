@@ -46,6 +46,7 @@ from asyncpage.messages import (
     StepDone,
     StepFailed,
     StepTokens,
+    Stirred,
     Unwatch,
     Watch,
     frontend_of,
@@ -150,6 +151,8 @@ class Scheduler(Actor):
                 self._executor_gone(message)
             case Drain():
                 self._is_draining = True
+            case Stirred():
+                self._planner.stir(message.woken)
             case _:
                 raise UnknownMessage(self, message)
 

@@ -1,4 +1,4 @@
-"""The attention contract, version 1: what the executor asks of a backend and what it hands over.
+"""The attention contract, version 2: what the executor asks of a backend and what it hands over.
 
 The executor chooses a backend (`registry`), asks for its KV layout, allocates one KV tensor a layer, plans once a
 step on the host and runs once a layer. Readable without torch: dtypes are strings, tensors are named in quotes.
@@ -21,8 +21,11 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-API = 1
+API = 2
 """The contract version that this asyncpage speaks."""
+
+OLDEST_API = 2
+"""The oldest that it still serves: version 1 copied whole blocks only (`copy_blocks`)."""
 
 ITEM_BYTES: Mapping[str, int] = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -249,9 +252,10 @@ class AttentionBackend(Protocol[Plan]):
         """
         ...
 
-    def copy_blocks(self, kv: Tensor, pairs: Tensor) -> None:
-        """Copy whole blocks: `pairs` int64 [C, 2] of source and destination.
+    def copy_tokens(self, kv: Tensor, copies: Tensor) -> None:
+        """Copy the beginnings of blocks: `copies` int64 [C, 3] of source block, destination block, tokens.
 
-        As if every source were read before any destination is written; no destination occurs twice.
+        The first `tokens` slots (1 to all) are copied, the destination's other slots stay as they are. As if every
+        source were read before any destination is written; no destination occurs twice.
         """
         ...

@@ -35,7 +35,7 @@ _TILE_ITEMS = 1 << 22
 class CpuBackend:
     """Padded gathers and torch's fused attention, float32 arithmetic."""
 
-    api: ClassVar[int] = 1
+    api: ClassVar[int] = 2
     name: ClassVar[str] = "cpu"
     graph: ClassVar[GraphSupport] = GraphSupport.NEVER
 
@@ -123,9 +123,14 @@ class CpuBackend:
                 )
                 out.index_copy_(0, piece.rows, found[0].transpose(0, 1).to(out.dtype))
 
-    def copy_blocks(self, kv: Tensor, pairs: Tensor) -> None:
-        """Read all sources, then write."""
-        kv.index_copy_(2, pairs[:, 1], kv.index_select(2, pairs[:, 0]))
+    def copy_tokens(self, kv: Tensor, copies: Tensor) -> None:
+        """Read all sources, then write, slot by slot."""
+        counts = copies[:, 2]
+        begins = torch.repeat_interleave(counts.cumsum(0) - counts, counts)
+        offsets = torch.arange(len(begins)) - begins
+        sources, destinations = torch.repeat_interleave(copies[:, :2] * self._spec.block_size, counts, dim=0).T
+        cache = self._tokens(kv)
+        cache.index_copy_(1, destinations + offsets, cache.index_select(1, sources + offsets))
 
     def _tokens(self, kv: Tensor) -> Tensor:
         """The cache as [keys of each head, then values of each head; slots; head size]."""

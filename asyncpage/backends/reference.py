@@ -46,7 +46,7 @@ class ReferencePlan:
 class ReferenceBackend:
     """Plain float64 softmax, one head at a time: the oracle, slow anywhere."""
 
-    api: ClassVar[int] = 1
+    api: ClassVar[int] = 2
     name: ClassVar[str] = "reference"
     graph: ClassVar[GraphSupport] = GraphSupport.NEVER
 
@@ -122,9 +122,12 @@ class ReferenceBackend:
                 if lse is not None:
                     lse[rows, head] = denominator[:, 0].to(lse.dtype)
 
-    def copy_blocks(self, kv: Tensor, pairs: Tensor) -> None:
+    def copy_tokens(self, kv: Tensor, copies: Tensor) -> None:
         """Read all sources, then write."""
-        kv[pairs[:, 1]] = kv[pairs[:, 0]].clone()
+        listed = copies.tolist()
+        held = [kv[source, :tokens].clone() for source, _, tokens in listed]
+        for (_, destination, tokens), contents in zip(listed, held, strict=True):
+            kv[destination, :tokens] = contents
 
     def _first_visible(self, position: int) -> int:
         """The first position that a query at `position`, or later, sees; blocks before it may be junk."""

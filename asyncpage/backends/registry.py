@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from asyncpage.backends.contract import API, AttentionBackend, AttentionSpec, DeviceInfo, GraphSupport
+from asyncpage.backends.contract import API, OLDEST_API, AttentionBackend, AttentionSpec, DeviceInfo, GraphSupport
 from asyncpage.errors import UsageError
 
 GROUP = "asyncpage.attention_backends"
@@ -32,7 +32,7 @@ _HOOKS = {
     "plan": ("self", "batch", "workspace", "slot"),
     "write_kv": ("self", "k", "v", "kv", "plan", "params"),
     "run": ("self", "q", "kv", "out", "plan", "params", "lse"),
-    "copy_blocks": ("self", "kv", "pairs"),
+    "copy_tokens": ("self", "kv", "copies"),
 }
 
 
@@ -130,7 +130,7 @@ def _judge(
     broken = _breaches(backend)
     if broken:
         return None, broken
-    if backend.api > API:
+    if not OLDEST_API <= backend.api <= API:
         return backend, (f"built for contract {backend.api}, this asyncpage speaks contract {API}",)
     reasons: list[str] = []
     for spec in specs:
@@ -152,7 +152,7 @@ def _breaches(backend: Any) -> tuple[str, ...]:
     api: Any = getattr(backend, "api", None)
     if type(api) is not int:
         return ("has no contract version: 'api' must be a whole number",)
-    if api > API:  # its hooks are another version's business
+    if not OLDEST_API <= api <= API:  # its hooks are another version's business
         return ()
     found = [] if isinstance(getattr(backend, "graph", None), GraphSupport) else ["'graph' must be a GraphSupport"]
     for hook, arguments in _HOOKS.items():

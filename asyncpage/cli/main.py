@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import asyncpage
-from asyncpage.cli import backends, bench, chat, doctor, fetch, generate, serve
+from asyncpage.cli import backends, bench, chat, doctor, fetch, generate, replay, serve, simulate
 from asyncpage.cli.command import Command
 from asyncpage.cli.settings import nearest
 from asyncpage.errors import ActorDied, AsyncpageError, UsageError
@@ -32,6 +32,8 @@ COMMANDS: tuple[Command, ...] = (
     backends.COMMAND,
     doctor.COMMAND,
     bench.COMMAND,
+    replay.COMMAND,
+    simulate.COMMAND,
 )
 
 # Flags that users of similar servers type by habit, and what stands here in their place.

@@ -13,7 +13,7 @@ import argparse
 import difflib
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import NoneType, UnionType
@@ -60,12 +60,13 @@ def settings_of(room: str) -> tuple[Setting, ...]:
     )
 
 
-def declare(parser: argparse.ArgumentParser, *rooms: str) -> None:
-    """Add one flag for every setting of these rooms, then `--config` and `--print-config`."""
+def declare(parser: argparse.ArgumentParser, *rooms: str, only: Container[str] | None = None) -> None:
+    """Add one flag for every setting of these rooms (of those `only` names), then `--config` and `--print-config`."""
     for room in rooms:
         group = parser.add_argument_group(f"{room} settings")
         for setting in settings_of(room):
-            _add_flag(group, setting)
+            if only is None or setting.name in only:
+                _add_flag(group, setting)
     group = parser.add_argument_group("where settings come from")
     group.add_argument("--config", metavar="FILE", help="a TOML file with the tables [engine] and [server]")
     group.add_argument(

@@ -17,16 +17,28 @@ from __future__ import annotations
 from hashlib import sha256
 
 NAME_BYTES = 32
+_MAGIC = b"asyncpage/kv/2"
 
 
 def root_key(block_size: int, *, salt: str = "", adapter: str = "") -> bytes:
     """What separates tenants (`salt`), adapters and block sizes. `adapter`: the identity of one load of it."""
-    key = bytearray(b"asyncpage/kv/2")
+    key = bytearray(_MAGIC)
     for tag, value in (("block", str(block_size)), ("adapter", adapter), ("salt", salt)):
         for part in (tag.encode(), value.encode("utf-8", "surrogatepass")):
             key += len(part).to_bytes(4, "little")
             key += part
     return bytes(key)
+
+
+def root_parts(key: bytes) -> dict[str, str]:
+    """What `root_key` was given: "block", "adapter" and "salt"."""
+    parts = []
+    at = len(_MAGIC)
+    while at < len(key):
+        begin = at + 4
+        at = begin + int.from_bytes(key[at:begin], "little")
+        parts.append(key[begin:at].decode("utf-8", "surrogatepass"))
+    return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 def root_name(key: bytes) -> bytes:

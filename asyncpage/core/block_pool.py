@@ -14,15 +14,22 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from asyncpage.core.prefix_index import PrefixIndex
+from asyncpage.core.tier import Tier
 
 
 class BlockPool:
-    """Reference counts over `blocks` - 1 usable blocks, with named free blocks kept for reuse."""
+    """Reference counts over `blocks` - 1 usable blocks, with named free blocks kept for reuse.
 
-    def __init__(self, blocks: int, index: PrefixIndex) -> None:
+    `tier`: is told of named blocks that become free and of those that are given up.
+    """
+
+    def __init__(self, blocks: int, index: PrefixIndex, tier: Tier | None = None) -> None:
         self._index = index
+        self._tier = tier
         self._blocks = blocks
         self.total = blocks - 1
+        self.evicted = 0
+        """Cached blocks that were given up to hold something else, so far."""
         self.reset()
 
     def reset(self) -> None:
@@ -69,6 +76,9 @@ class BlockPool:
         while len(taken) < count:
             block, _ = self._cached.popitem(last=False)
             self._index.forget(block)
+            self.evicted += 1
+            if self._tier is not None:
+                self._tier.evicted(block)
             taken.append(block)
         for block in taken:
             self._references[block] = 1
@@ -93,10 +103,20 @@ class BlockPool:
                 if left == 0:
                     if self._index.holds(block):
                         self._cached[block] = None
+                        if self._tier is not None:
+                            self._tier.freed(block)
                     else:
                         blank.append(block)
         blank.reverse()
         self._blank += blank
+
+    def forget(self, blocks: Iterable[int]) -> None:
+        """These, of which nobody holds any, do not hold what they are named after; the end of a branch comes first."""
+        for block in blocks:
+            if block in self._cached:
+                del self._cached[block]
+                self._index.forget(block)
+                self._blank.append(block)
 
     def forget_cached(self) -> int:
         """Every free block becomes blank, because no prompt may find it any more; how many were not."""

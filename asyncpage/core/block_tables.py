@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 
 from asyncpage.core.block_names import root_name
 from asyncpage.core.block_pool import BlockPool
+from asyncpage.core.block_proof import next_proof, root_proof
 from asyncpage.core.prefix_chain import PrefixChain
-from asyncpage.core.prefix_index import Branch, PrefixIndex
-from asyncpage.messages import Int32, LayerGroup, Prefix, RequestId
+from asyncpage.core.prefix_index import Branch, Match, PrefixIndex
+from asyncpage.core.tier import Run, Tier
+from asyncpage.messages import BlockLabel, Int32, LayerGroup, Prefix, RequestId
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class _Life:
     """What a row's request brings to the index. `branch` None: its blocks are not published (any more).
 
     `published`: its first blocks that are in the index or will never be. `names`: of its full blocks, as far as known.
+    `proof`: with tiers, that of its last published block.
     """
 
     request: RequestId
@@ -49,12 +52,14 @@ class _Life:
     branch: Branch | None
     published: int
     is_lost: bool = False  # where its branch is, is still to be looked up
+    proof: bytes | None = None
 
 
 class BlockTables:
     """Rows' block tables over one pool.
 
-    `tables` [G, rows, width] block ids; `held` [rows] entries in use, the same in every group. `step`: the one
+    `tables` [G, rows, width] block ids; `held` [rows] entries in use, the same in every group, and
+    `room` the tokens that fit them. `step`: the one
     that is being settled, or was last. `cause`: the request that takes blocks now, for those who hear of evictions.
     """
 
@@ -67,14 +72,17 @@ class BlockTables:
         rows: int,
         max_tokens: int,
         index: PrefixIndex | None = None,
+        tier: Tier | None = None,
     ) -> None:
         self.block_size = block_size
         self.groups = tuple(groups)
         self.index: PrefixIndex = index if index is not None else PrefixChain(groups, block_size)
-        self.pool = BlockPool(blocks, self.index)
+        self.tier = tier
+        self.pool = BlockPool(blocks, self.index, tier)
         width = -(-max_tokens // block_size)
         self.tables: NDArray[np.int32] = np.zeros((len(groups), rows, width), dtype=np.int32)
         self.held: NDArray[np.int32] = np.zeros(rows, dtype=np.int32)
+        self.room: NDArray[np.int32] = np.zeros(rows, dtype=np.int32)
         self.step = 0
         self.cause = RequestId(0)
         self._behind: NDArray[np.int32] = np.zeros(
@@ -93,11 +101,14 @@ class BlockTables:
         if forget:
             self._leaving.clear()
             self.pool.reset()
-            self.held[:] = 0
+            self.held[:] = self.room[:] = 0
+            self._lives = [None] * len(self._lives)
         else:
             for row in np.flatnonzero(self.held).tolist():
                 self.release(row, returned=self.step)
             self.collect(returned=self.step)
+        if self.tier is not None:
+            self.pool.forget(self.tier.rewind(forget=forget))
 
     def forget_prefixes(self) -> int:
         """Nothing that was computed so far is found again, by nobody; running rows keep their blocks.
@@ -105,6 +116,8 @@ class BlockTables:
         Returns the free blocks that are blank now and were not.
         """
         self.index.clear()
+        if self.tier is not None:
+            self.tier.clear()
         for life in self._lives:
             if life is not None:
                 life.branch, life.is_lost = None, False
@@ -114,16 +127,18 @@ class BlockTables:
 
     def open(self, row: int, request: RequestId, prefix: Prefix, *, published: int, branch: Branch | None) -> None:
         """A row begins a life without blocks; `branch`: where its first `published` blocks end, None publishes none."""
-        self.held[row] = 0
+        self.held[row] = self.room[row] = 0
         self._behind[:, row] = 0
         self._lives[row] = _Life(request, prefix, list(prefix.names), branch, published)
 
-    def open_fork(self, row: int, request: RequestId, prefix: Prefix, *, published: int, feeds: bool) -> None:
-        """As `open`, behind blocks of a sibling that may not be published yet."""
+    def open_fork(
+        self, row: int, request: RequestId, prefix: Prefix, *, published: int, sibling: int, feeds: bool
+    ) -> None:
+        """As `open`, behind blocks of the row `sibling` that may not be published yet, or never will be."""
         self.open(row, request, prefix, published=published, branch=None)
-        life = self._lives[row]
+        life, other = self._lives[row], self._lives[sibling]
         assert life is not None
-        life.is_lost = feeds
+        life.is_lost = feeds and other is not None and (other.branch is not None or other.is_lost)
 
     def adopt(self, row: int, blocks: Sequence[Sequence[int]]) -> None:
         """An open row shares blocks that hold the beginning of its tokens: one sequence a group, equally long."""
@@ -132,6 +147,7 @@ class BlockTables:
             self.pool.share(ids)
             self.tables[group, row, :length] = ids
         self.held[row] = length
+        self.room[row] = length * self.block_size
 
     def can_fork(self, row: int, tokens: int) -> bool:
         """Whether the row still holds all that a sibling after its first `tokens` tokens will look at."""
@@ -152,24 +168,25 @@ class BlockTables:
         Returns [N, 4] columns row, group, index, block.
         """
         total = int(entries.sum())
-        new = np.empty((total * len(self.groups), 4), dtype=np.int32)
-        if total == 0:
-            return new
-        if total == len(rows):  # what decoding does: one each
-            new_rows, indices = rows, self.held[rows]
-        else:
-            new_rows = np.repeat(rows, entries)
-            before = np.cumsum(entries, dtype=np.int32) - entries
-            indices = np.repeat(self.held[rows] - before, entries) + np.arange(total, dtype=np.int32)
-        for group in range(len(self.groups)):
-            part = new[group * total : (group + 1) * total]
-            part[:, 0] = new_rows
-            part[:, 1] = group
-            part[:, 2] = indices
-            part[:, 3] = self._take(rows, entries, total)
-            self.tables[group, new_rows, indices] = part[:, 3]
-        self.held[rows] += entries
-        return new
+        groups = len(self.groups)
+        new = np.empty((groups, total, 4), dtype=np.int32)
+        if total:
+            new[:, :, 0] = rows if total == len(rows) else np.repeat(rows, entries)
+            held = self.held[rows]
+            if total == len(rows):  # what decoding does: one each
+                new[:, :, 2] = held
+            else:
+                before = np.cumsum(entries, dtype=np.int32) - entries
+                new[:, :, 2] = np.repeat(held - before, entries) + np.arange(total, dtype=np.int32)
+            for group in range(groups):
+                part = new[group]
+                part[:, 1] = group
+                part[:, 3] = self._take(rows, entries, total)
+                self.tables[group, part[:, 0], part[:, 2]] = part[:, 3]
+            held += entries
+            self.held[rows] = held
+            self.room[rows] = held * self.block_size
+        return new.reshape(-1, 4)
 
     def copy_last(self, row: int, tokens: int) -> list[tuple[int, int, int]]:
         """Copy on write: fresh blocks take the place of the row's last ones, which `tokens` tokens end in.
@@ -191,14 +208,18 @@ class BlockTables:
     def drop_behind_window(self, row: int, computed: int) -> list[tuple[int, int, int, int]]:
         """Give back blocks that no later token of the row looks at; returns the table entries that became 0.
 
-        Steps before the one that is being settled may still look at them.
+        Steps before the one that is being settled may still look at them. A block that is still to be published stays
+        until it is: others may want to begin where it is needed.
         """
         changes = []
+        life = self._lives[row]
+        is_feeding = life is not None and (life.branch is not None or life.is_lost)
+        most = life.published if life is not None and is_feeding else len(self.tables[0, row])
         for group, spec in enumerate(self.groups):
             if spec.kind == "full":
                 continue
             begin = int(self._behind[group, row])
-            end = spec.first_needed(computed, self.block_size)
+            end = min(spec.first_needed(computed, self.block_size), most)
             ids = [block for block in self.tables[group, row, begin:end].tolist() if block]
             if ids:
                 self._leaving.append((self.step - 1, ids))
@@ -218,7 +239,7 @@ class BlockTables:
         if life is not None and tail and life.branch is not None and life.published < held:
             self.index.publish_tail(life.branch, tail, ids[:, life.published].tolist())
         self._lives[row] = None
-        self.held[row] = 0
+        self.held[row] = self.room[row] = 0
         backwards = ids[:, ::-1].T.ravel().tolist()
         if self.step - 1 > returned:
             self._leaving.append((self.step - 1, backwards))
@@ -241,14 +262,17 @@ class BlockTables:
     def publish(self, filled: Int32, tokens: Int32) -> list[tuple[int, bytes]]:
         """Blocks are full of computed, accepted tokens: name them. Shapes as in `Reserve`.
 
-        Returns (row, name) of those that can be found from now on.
+        Returns (row, name) of those that can be found from now on; without a name when the row publishes no more.
         """
         data, width = tokens.tobytes(), 4 * self.block_size
         ids = self.tables[:, filled[:, 0], filled[:, 1]].T.tolist()
         found = []
         for place, ((row, index), blocks) in enumerate(zip(filled.tolist(), ids, strict=True)):
             life = self._lives[row]
-            if life is None or (life.branch is None and not self._looked_up(life, index)):
+            if life is None:
+                continue
+            if life.branch is None and not self._looked_up(life, index):
+                found.append((row, b""))
                 continue
             block_tokens = data[place * width : (place + 1) * width]
             names = life.names
@@ -257,8 +281,53 @@ class BlockTables:
                 names.append(sha256(parent + block_tokens).digest())
             life.branch = self.index.publish(life.branch, names[index], block_tokens, blocks)
             life.published = index + 1
-            found.append((row, names[index]))
+            if self.tier is not None:
+                self._label(self.tier, row, life, index, block_tokens, blocks)
+            found.append((row, names[index] if life.branch is not None else b""))
         return found
+
+    def proof_behind(self, root: bytes, blocks: Sequence[int]) -> bytes | None:
+        """The proof of the last of a prompt's published blocks: `blocks` are that one in each group, () is the root."""
+        assert self.tier is not None
+        if not len(blocks):
+            return root_proof(root)
+        return next((proof for block in blocks if (proof := self.tier.proof_of(block)) is not None), None)
+
+    def load(self, row: int, match: Match, run: Run) -> list[tuple[int, int]]:
+        """The row's blocks behind `match` come from outside the device, in the step that is being settled.
+
+        They are published at once: whoever shares them reads them after they are loaded. Returns (slot, block).
+        """
+        tier, life = self.tier, self._lives[row]
+        assert tier is not None
+        assert life is not None
+        first = len(match.blocks[0])
+        ids: list[list[int]] = self.tables[:, row, first : first + len(run)].tolist()
+        branch = match.branch
+        for labels, blocks in zip(run.labels, zip(*ids, strict=True), strict=True):
+            loaded = [block if label is not None else 0 for block, label in zip(blocks, labels, strict=True)]
+            one = next(label for label in labels if label is not None)
+            if branch is not None:
+                branch = self.index.publish(branch, one.name, one.tokens, loaded)
+            life.proof = one.proof
+            for label, block in zip(labels, loaded, strict=True):
+                if label is not None and self.index.holds(block):
+                    tier.name(block, label)
+        if life.branch is not None:
+            life.branch = branch
+        return tier.load(self.step, life.request, run, ids)
+
+    def _label(self, tier: Tier, row: int, life: _Life, index: int, tokens: bytes, blocks: Sequence[int]) -> None:
+        """Tell the tier what the row's block at `index` holds, which was published just now."""
+        if life.proof is None:
+            life.proof = self.proof_behind(life.prefix.root, self.tables[:, row, index - 1].tolist() if index else ())
+            if life.proof is None:
+                return
+        life.proof = next_proof(life.proof, tokens)
+        parent = life.names[index - 1] if index else root_name(life.prefix.root)
+        for group, block in enumerate(blocks):
+            if block and self.index.holds(block):
+                tier.name(block, BlockLabel(life.names[index], group, parent, tokens, life.proof))
 
     def _looked_up(self, life: _Life, index: int) -> bool:
         if life.is_lost:

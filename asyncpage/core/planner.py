@@ -28,6 +28,7 @@ from asyncpage.messages import (
     Int32,
     NewRow,
     Released,
+    RequestId,
     Reserve,
     Started,
     Step,
@@ -64,6 +65,7 @@ class StepPlanner:
         self._settings = settings
         self._number = 0
         self._is_owed = False  # the KV manager holds blocks back for a step that was in flight when it last settled
+        self._is_saving = False  # blocks wait to be saved: steps without rows carry them when nothing runs
         self._free_blocks = 0  # at the last settlement; a step begins with no fewer
         self._released: list[Released] = []
         self._removed: list[int] = []
@@ -90,7 +92,7 @@ class StepPlanner:
         wants = running.wants(settings.long_prefill_tokens)
         tokens = int(wants.sum())
         candidates = self.roster.candidates(settings.budget_tokens)
-        if tokens or candidates or self._released or (self._is_owed and not running.in_flight):
+        if tokens or candidates or self._released or self._is_saving or (self._is_owed and not running.in_flight):
             return self._reserve(wants, tokens, candidates)
         return None
 
@@ -123,6 +125,7 @@ class StepPlanner:
         """The answer to the last `Reserve`: move requests in and out of rows. Returns the step to send, if any."""
         self.is_settling = False
         self._free_blocks = granted.free_blocks
+        self._is_saving = bool(len(granted.saves))
         running, roster = self.running, self.roster
         if granted.parked:
             roster.park(granted.parked)
@@ -162,6 +165,11 @@ class StepPlanner:
             quarantine = self.roster.quarantine
             quarantine.step_finished(self.running.progress(returned.record) if quarantine.has_suspects else {})
         return returned
+
+    def stir(self, woken: Items[RequestId]) -> None:
+        """What these waited for has come from outside the device, and blocks may wait to go there."""
+        self.roster.wake(woken)
+        self._is_saving = True
 
     def rewind(self) -> None:
         """Every running request waits again, with every token it has got; no step is in flight any more."""

@@ -5,8 +5,9 @@ the tokens that follow, and the longest common run inside a block is a donor to 
 as a token tree's without token-sized pages. Names are not trusted: tokens are compared, a whole prompt in one go, and
 each block must hang on the very block before it.
 
-A block's children lie in the order of their bytes: whichever shares the longest run with given tokens stands next to
-where those would be inserted.
+Siblings lie in the order of their tokens: whichever shares the longest run with given tokens stands next to where
+those would be inserted. Tokens are ordered by their first appearance here and not by their ids, so that what is found
+depends on which tokens are equal and on nothing else: a journal, which renames ids, replays to the same donors.
 
 INVARIANT: a node can be reached only through the nodes that hold everything before it.
 """
@@ -25,17 +26,19 @@ from asyncpage.messages import LayerGroup, Prefix
 _CHUNK = 256  # names looked up before looking whether one was missed
 _MOST_ROOTS = 64  # other roots that an explanation looks into
 
-_tokens_of = attrgetter("tokens")
+_order_of = attrgetter("order")
+_UNSEEN = b"\xff" * 4  # behind every rank
 _CHILDLESS: list[Any] = []  # shared: most nodes get one child at most, and the last of a branch none
 
 
 class _Node:
     """One block in every group. `name` is empty for a tail; `parent` is None for a root and for what was forgotten.
 
-    A root has no blocks, its key stands in `tokens`, and the digest of its key is its name.
+    A root has no blocks, its key stands in `tokens`, and the digest of its key is its name. `order`: its place among
+    siblings, set when it gets one.
     """
 
-    __slots__ = ("blocks", "children", "name", "parent", "tokens")
+    __slots__ = ("blocks", "children", "name", "order", "parent", "tokens")
 
     def __init__(self, name: bytes, tokens: bytes, blocks: list[int], parent: _Node | None) -> None:
         self.name = name
@@ -43,6 +46,7 @@ class _Node:
         self.blocks = blocks
         self.parent = parent
         self.children: list[_Node] = _CHILDLESS
+        self.order = b""
 
 
 class PrefixChain:
@@ -57,6 +61,7 @@ class PrefixChain:
         self._roots: dict[bytes, _Node] = {}
         self._nodes: dict[bytes, _Node] = {}
         self._places: dict[int, _Node] = {}
+        self._ranks = _Ranks()
 
     def __len__(self) -> int:
         return len(self._places)
@@ -155,11 +160,10 @@ class PrefixChain:
         return (child, tail) if tail else (None, 0)
 
     def _nearest(self, branch: _Node, tokens: bytes) -> tuple[_Node | None, int]:
-        children = branch.children
         tokens = tokens[: self._width]
-        at = bisect_left(children, tokens, key=_tokens_of)
+        at = self._place(branch.children, tokens)
         best, longest = None, -1
-        for child in children[max(0, at - 1) : at + 1]:
+        for child in branch.children[max(0, at - 1) : at + 1]:
             run = _common_run(child.tokens, tokens)
             if run > longest and all(child.blocks):
                 best, longest = child, run
@@ -169,11 +173,19 @@ class PrefixChain:
         """Tokens in whole blocks that hang on `node`, found without names."""
         for start in range(0, len(tokens) - self._width + 1, self._width):
             wanted = tokens[start : start + self._width]
-            at = bisect_left(node.children, wanted, key=_tokens_of)
+            at = self._place(node.children, wanted)
             if at == len(node.children) or node.children[at].tokens != wanted:
                 return start // 4
             node = node.children[at]
         return len(tokens) // self._width * self._block_size
+
+    def _place(self, siblings: list[_Node], tokens: bytes) -> int:
+        """Where `tokens` stand among siblings, or would stand; an only child stands in every place."""
+        if len(siblings) < 2:
+            return 0
+        rank = self._ranks.get
+        order = b"".join([rank(token, _UNSEEN) for token in memoryview(tokens).cast("i")])
+        return bisect_left(siblings, order, key=_order_of)
 
     # --- holding and forgetting ---------------------------------------------------------------------------------------
 
@@ -187,7 +199,7 @@ class PrefixChain:
             for block in blocks:
                 if block:
                     self._places[block] = node
-            _adopt(parent, node)
+            self._adopt(parent, node)
             if self.listener is not None:
                 self.listener.stored(name, parent.name, tokens)
             return node
@@ -208,7 +220,7 @@ class PrefixChain:
             node = _Node(b"", tokens, list(blocks), parent)
             for block in blocks:
                 self._places[block] = node
-            _adopt(parent, node)
+            self._adopt(parent, node)
 
     def forget(self, block: int) -> None:
         node = self._places.pop(block, None)
@@ -233,20 +245,33 @@ class PrefixChain:
             return None
         return self._roots.setdefault(branch.tokens, branch)
 
+    def _adopt(self, parent: _Node, node: _Node) -> None:
+        siblings = parent.children
+        if not siblings:
+            parent.children = [node]
+            return
+        ranks = self._ranks
+        for newcomer in (siblings[0], node) if len(siblings) == 1 else (node,):
+            newcomer.order = b"".join([ranks[token] for token in memoryview(newcomer.tokens).cast("i")])
+        insort(siblings, node, key=_order_of)
+
     def _remove(self, node: _Node) -> None:
         parent = node.parent
         node.parent = None
         if parent is None:
             return
         siblings = parent.children
-        at = bisect_left(siblings, node.tokens, key=_tokens_of)
-        while siblings[at] is not node:
-            at += 1
-        del siblings[at]
-        if not siblings and not parent.blocks:
-            self._roots.pop(parent.tokens, None)
+        if len(siblings) == 1:
+            parent.children = _CHILDLESS
+            if not parent.blocks:
+                self._roots.pop(parent.tokens, None)
+        else:
+            at = bisect_left(siblings, node.order, key=_order_of)
+            while siblings[at] is not node:
+                at += 1
+            del siblings[at]
         # Nothing leads to what hung below any more; its blocks are held until they are forgotten in their turn.
-        lost = list(node.children)
+        lost = node.children[:]
         self._unname(node)
         while lost:
             orphan = lost.pop()
@@ -262,11 +287,12 @@ class PrefixChain:
                 self.listener.removed(node.name)
 
 
-def _adopt(parent: _Node, node: _Node) -> None:
-    if parent.children:
-        insort(parent.children, node, key=_tokens_of)
-    else:
-        parent.children = [node]
+class _Ranks(dict[int, bytes]):
+    """Tokens by their first appearance among siblings, as bytes that compare like the number."""
+
+    def __missing__(self, token: int) -> bytes:
+        rank = self[token] = len(self).to_bytes(4, "big")
+        return rank
 
 
 def _common_run(a: bytes, b: bytes) -> int:

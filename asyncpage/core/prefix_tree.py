@@ -69,10 +69,12 @@ class PrefixTree:
         edge, depth, path = self._tree.walk(prefix.root, prefix.tokens, known)
         length = len(self._servable(path)[0])
         matched = length * self._block_size + self._donors(edge, depth, length)[1]
-        elsewhere = max(
-            (self._whole(root, prefix.tokens) for root in islice(self._tree.roots, _MOST_ROOTS) if root != prefix.root),
-            default=0,
-        )
+        elsewhere = matched
+        for root in islice(self._tree.roots, _MOST_ROOTS):
+            if root != prefix.root:
+                there = self._tree.walk(root, prefix.tokens, known)[2]
+                if len(there) * self._block_size > elsewhere:
+                    elsewhere = max(elsewhere, len(self._servable(there)[0]) * self._block_size)
         position, expected, found = -1, -1, -1
         if depth < known and (token := edge.token(depth)):
             expected_token = prefix.tokens[TOKEN * depth : TOKEN * (depth + 1)]
@@ -132,17 +134,12 @@ class PrefixTree:
                 edges += edge.children.values()
         return None
 
-    def _whole(self, root: bytes, tokens: bytes) -> int:
-        """Tokens in whole blocks that a root can serve."""
-        path = self._tree.walk(root, tokens, len(tokens) // TOKEN)[2]
-        return len(self._servable(path)[0]) * self._block_size
-
     # --- holding and forgetting ---------------------------------------------------------------------------------------
 
     def publish(self, branch: _Branch, name: bytes, tokens: bytes, blocks: Sequence[int]) -> _Branch | None:
         if not any(blocks):
             return _Blank(branch, name, tokens)
-        parent = self._planted(branch)
+        parent = self._planted(branch) if isinstance(branch, _Blank) else branch
         place = None if parent is None else self._tree.plant(parent, tokens, name)
         if parent is None or place is None:
             return None
@@ -156,9 +153,9 @@ class PrefixTree:
         end = None if parent is None else self._tree.grow(parent, tokens)
         if end is not None and self._holder(*end) is None:
             edge, depth = end
-            tail = Place(b"", depth, edge, len(self._groups))
+            tail = Place(b"", depth, edge, list(blocks))
             edge.tails.append(tail)
-            self._fill(tail, blocks)
+            self._places.update(dict.fromkeys(blocks, tail))
 
     def forget(self, block: int) -> None:
         place = self._places.pop(block, None)

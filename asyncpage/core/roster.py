@@ -49,9 +49,9 @@ class Roster:
     def add(self, made: Items[Sequence]) -> None:
         """A prompt's choices are accepted: the first waits, the others are held until its prompt is computed."""
         first = made[0]
+        self._waiting.put(first)  # a policy that breaks its contract is found out here, before anything is kept
         for sequence in made:
             self._sequences[sequence.request] = sequence
-        self._waiting.put(first)
         if first.children:
             self._leaders[first.request] = first
             if first.wants_prompt_logprobs:  # each choice reports its prompt's logprobs, so each computes it

@@ -15,7 +15,7 @@ INVARIANT: a result reaches a sequence only if the row still lives the life that
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +28,8 @@ from asyncpage.errors import ProtocolError
 from asyncpage.messages import EMPTY_PAIRS, Admission, Int32, PromptLogprobs, RequestId, StepDone
 
 Int64 = NDArray[np.int64]
+
+NEVER = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,16 +67,18 @@ class Running:
         self.no_wants: Int32 = np.zeros(rows, dtype=np.int32)
         self.no_wants.flags.writeable = False
         # Zeroed pages cost nothing until a row is written, so every row is given its greatest width.
-        self._tokens: Int32 = np.zeros((rows, max_tokens + 1), dtype=np.int32)
+        self._blocks: Int32 = np.zeros((rows, max_tokens // block_size + 1, block_size), dtype=np.int32)
+        self._tokens: Int32 = self._blocks.reshape(rows, -1)
         self._last: Int32 = np.zeros(rows, dtype=np.int32)  # most tokens to compute: nothing comes after the limit's
         self._settled: Int32 = np.zeros(rows, dtype=np.int32)  # computed by steps that are back
         self._filled: Int32 = np.zeros(rows, dtype=np.int32)  # blocks reported as full in this life
-        self._feeds: NDArray[np.bool_] = np.zeros(rows, dtype=np.bool_)
+        self._next_full: Int32 = np.full(rows, NEVER, dtype=np.int32)  # computed tokens that fill one more
         self._priority: Int32 = np.zeros(rows, dtype=np.int32)
         self._admitted: Int64 = np.zeros(rows, dtype=np.int64)  # the how-manieth admission it was
         self._lives: Int64 = np.zeros(rows, dtype=np.int64)
         self._began: list[int] = [0] * rows  # tokens that the sequence itself holds
-        self._may_end: NDArray[np.uint16] = np.zeros(vocab_size, dtype=np.uint16)  # rows that a token would end
+        self._enders = Counter[int]()  # rows that a token would end
+        self._may_end: NDArray[np.bool_] = np.zeros(vocab_size, dtype=np.bool_)
         self._occupants: list[Sequence | None] = [None] * rows
         self._free = list(range(rows))
         self._silent: set[int] = set()  # rows that are there for their prompt's logprobs alone
@@ -158,12 +162,13 @@ class Running:
         self.limit[row] = sequence.limit
         self._last[row] = sequence.limit - 1
         self._filled[row] = admission.computed // self.block_size
-        self._feeds[row] = sequence.options.use_cache
+        self._next_full[row] = (self._filled[row] + 1) * self.block_size if sequence.options.use_cache else NEVER
         self._priority[row] = sequence.options.priority
         self._admitted[row] = self._admissions
         for token in sequence.end_token_ids:
+            self._enders[token] += 1
             if token < len(self._may_end):
-                self._may_end[token] += 1
+                self._may_end[token] = True
         if sequence.is_complete:
             self._silent.add(row)
         sequence.row = row
@@ -178,10 +183,13 @@ class Running:
         self._changed(row)
         for column in (self.known, self.accepted, self.computed, self._settled, self.limit, self._last, self._filled):
             column[row] = 0
-        self._feeds[row] = False
+        self._next_full[row] = NEVER
         for token in sequence.end_token_ids:
-            if token < len(self._may_end):
-                self._may_end[token] -= 1
+            self._enders[token] -= 1
+            if not self._enders[token]:
+                del self._enders[token]
+                if token < len(self._may_end):
+                    self._may_end[token] = False
         self._silent.discard(row)
         heapq.heappush(self._free, row)
         sequence.row = -1
@@ -191,7 +199,7 @@ class Running:
         """What a running sequence has computed and got behind its last full block, within its first `most_tokens`."""
         row = sequence.row
         end = min(int(self._settled[row]), int(self.accepted[row]), most_tokens)
-        if not self._feeds[row]:
+        if self._next_full[row] == NEVER:
             return b""
         return self._tokens[row, int(self._filled[row]) * self.block_size : end].tobytes()
 
@@ -235,9 +243,9 @@ class Running:
             self._tokens[rows, accepted] = tokens
             accepted += 1
             self.accepted[rows] = accepted
-            ends = self._may_end[tokens].astype(np.bool_)
+            ends = self._may_end[tokens]
             ends |= accepted >= self.limit[rows]
-            if ends.any():
+            if b"\1" in ends.tobytes():  # five times as fast as `any`
                 over = self._ended(rows[ends].tolist(), tokens[ends].tolist())
         else:
             counts, places, over = self._accept_drafts(rows, counts, tokens)
@@ -311,14 +319,12 @@ class Running:
 
     def _newly_filled(self) -> tuple[Int32, Int32]:
         """Blocks that are full of computed, accepted tokens since the last time: row and index, and their tokens."""
-        full = self._settled // self.block_size
-        more = full > self._filled
-        more &= self._feeds
-        rows = np.flatnonzero(more)
+        rows = (self._settled >= self._next_full).nonzero()[0]
         if not len(rows):
             return EMPTY_PAIRS, EMPTY_PAIRS
         first = self._filled[rows]
-        blocks = full[rows] - first
+        full = self._settled[rows] // self.block_size
+        blocks = full - first
         total = int(blocks.sum())
         filled = np.empty((total, 2), dtype=np.int32)
         if total == len(rows):
@@ -327,9 +333,9 @@ class Running:
             before = np.cumsum(blocks) - blocks
             filled[:, 0] = np.repeat(rows, blocks)
             filled[:, 1] = np.repeat(first - before, blocks) + np.arange(total)
-        self._filled[rows] = full[rows]
-        inside = np.arange(self.block_size)
-        return filled, self._tokens[filled[:, :1], filled[:, 1:] * self.block_size + inside]
+        self._filled[rows] = full
+        self._next_full[rows] = (full + 1) * self.block_size
+        return filled, self._blocks[filled[:, 0], filled[:, 1]]
 
     def _prompt_logprobs(
         self, record: StepRecord, found: tuple[PromptLogprobs, ...]

@@ -16,8 +16,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from asyncpage.core.block_tables import BlockTables
+from asyncpage.core.explanation import Explanations
+from asyncpage.core.obituaries import Obituaries
 from asyncpage.core.prefix_index import Match
 from asyncpage.core.sharing import Sharing
+from asyncpage.core.tier import NO_RUN, Run, Tier
 from asyncpage.messages import (
     EMPTY,
     EMPTY_BLOCKS,
@@ -77,12 +80,25 @@ class Memory:
     rules: Rules = field(default_factory=Rules)
     sharing: Sharing = field(default_factory=Sharing)
     batch: SameBatch = field(default_factory=lambda: SameBatch())
+    obituaries: Obituaries = field(default_factory=Obituaries)
+    explanations: Explanations = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.explanations = Explanations(self.obituaries, self.tables.block_size)
 
     def publish(self, reserve: Reserve) -> None:
         """Name the blocks that have filled, and keep the promises that were made of them."""
         if len(reserve.filled):
             for row, name in self.tables.publish(reserve.filled, reserve.filled_tokens):
-                self.sharing.kept(row, name)
+                if name:
+                    self.sharing.kept(row, name)
+                else:
+                    self.sharing.broken(row)
+
+    def forget_prefixes(self) -> int:
+        """Nothing that was computed so far is found again, so nobody need wait for it. Returns free blocks emptied."""
+        self.sharing.clear()
+        return self.tables.forget_prefixes()
 
     def rewind(self, *, forget: bool) -> None:
         """No row exists and no step is in flight any more; with `forget` no block holds anything either."""
@@ -100,7 +116,10 @@ def settle(memory: Memory, reserve: Reserve) -> tuple[Granted, bool]:
     tables, sharing = memory.tables, memory.sharing
     tables.step = reserve.number
     tables.collect(returned=reserve.returned)
-    is_steady = not (reserve.candidates or reserve.released)
+    tier = tables.tier
+    if tier is not None:
+        tier.returned(reserve.returned)
+    is_steady = not (reserve.candidates or reserve.released or len(sharing))
     if not is_steady:
         memory.publish(reserve)
         for one in reserve.released:
@@ -123,7 +142,7 @@ def settle(memory: Memory, reserve: Reserve) -> tuple[Granted, bool]:
     if waiting.admitted:
         rows = np.concatenate([rows, np.array([a.row for a in waiting.admitted], dtype=np.int32)])
         counts = np.concatenate([counts, np.array([a.count for a in waiting.admitted], dtype=np.int32)])
-    return Granted(
+    granted = Granted(
         number=reserve.number,
         rows=rows,
         counts=counts,
@@ -134,7 +153,24 @@ def settle(memory: Memory, reserve: Reserve) -> tuple[Granted, bool]:
         free_blocks=tables.pool.free,
         parked=tuple(waiting.parked),
         woken=sharing.woken(),
-    ), is_steady
+    )
+    if tier is not None:
+        granted = _with_moves(granted, tier, waiting.loads)
+    return granted, is_steady
+
+
+def _with_moves(granted: Granted, tier: Tier, loads: list[tuple[int, int]]) -> Granted:
+    """With what goes between the device and the host in this step, and who has waited for files."""
+    saves = tier.saves(granted.number)
+    woken = tier.files.woken()
+    if not (saves or loads or woken):
+        return granted
+    return replace(
+        granted,
+        woken=granted.woken + woken,
+        saves=np.array(saves, dtype=np.int32).reshape(-1, 2),
+        loads=np.array(loads, dtype=np.int32).reshape(-1, 2),
+    )
 
 
 class _Running:
@@ -164,7 +200,7 @@ class _Running:
         if tables.has_window:
             self._drop_behind_windows()
         ends = reserve.computed + self.counts
-        rows = np.flatnonzero(ends > tables.held * tables.block_size).astype(np.int32)
+        rows = (ends > tables.room).nonzero()[0].astype(np.int32)
         if not len(rows):
             return True
         entries = -(-ends[rows] // tables.block_size) - tables.held[rows]
@@ -176,6 +212,8 @@ class _Running:
     def settle_row_by_row(self) -> None:
         """Blocks are short: serve in order, preempt from the victims' end, wait for what steps in flight hold."""
         tables, reserve = self.tables, self.reserve
+        if tables.has_window:  # more may be published by now
+            self._drop_behind_windows()
         victims = iter(reserve.victims.tolist())
         self.counts = self.counts.copy()
         for row in reserve.order.tolist():
@@ -225,11 +263,14 @@ class _Waiting:
         self._tables = memory.tables
         self._rules = memory.rules
         self._sharing = memory.sharing
+        self._explanations = memory.explanations
+        self._tier = memory.tables.tier
         self._reserve = reserve
         self._budget = budget
         self.admitted: list[Admission] = []
         self.parked: list[RequestId] = []
         self.copies: list[tuple[int, int, int]] = []
+        self.loads: list[tuple[int, int]] = []
 
     def settle(self, *, has_company: bool) -> None:
         """Let in whoever fits. `has_company`: rows are running, so the watermark counts from the first on."""
@@ -238,11 +279,16 @@ class _Waiting:
             if not rows or self._budget <= 0:
                 return
             match = self._match(candidate)
-            if self._parks(candidate, match):
+            run: Run | None = NO_RUN
+            if self._tier is not None and match is not None and candidate.read_cache:
+                run = self._outside(self._tier, candidate, match)
+                if run:  # whole blocks, where a donor has a part of one
+                    match = replace(match, donors=(), tail=0)
+            if run is None or (not run and self._parks(candidate, match)):
                 self.parked.append(candidate.request)
                 continue
             watermark = self._rules.watermark_blocks if has_company or self.admitted else 0
-            is_in = self._admit(candidate, match, rows[-1], watermark)
+            is_in = self._admit(candidate, match, rows[-1], watermark, run)
             if not is_in and match is not None and match.tail:
                 # A donor takes a block beside the request's own: in a full pool it would keep out whoever fits alone.
                 is_in = self._admit(candidate, replace(match, donors=(), tail=0), rows[-1], watermark)
@@ -259,13 +305,22 @@ class _Waiting:
             return Match(((),) * len(self._tables.groups), index.begin(candidate.prefix.root))
         return index.match(candidate.prefix, candidate.known - 1)
 
+    def _outside(self, tier: Tier, candidate: Candidate, match: Match) -> Run | None:
+        """What follows the match in host slots; None while it is being fetched from files."""
+        first, prefix = len(match.blocks[0]), candidate.prefix
+        proof = self._tables.proof_behind(prefix.root, [ids[-1] for ids in match.blocks] if first else ())
+        if proof is None:
+            return NO_RUN
+        most = (candidate.known - 1) // self._tables.block_size
+        return tier.reach(candidate.request, prefix, first, proof, most)
+
     def _parks(self, candidate: Candidate, match: Match | None) -> bool:
         if match is None or not candidate.read_cache or not self._rules.shares_in_flight:
             return False
         names = candidate.prefix.names[: (candidate.known - 1) // self._tables.block_size]
         return self._sharing.park(candidate.request, names, len(match.blocks[0]))
 
-    def _admit(self, candidate: Candidate, match: Match | None, row: int, watermark: int) -> bool:
+    def _admit(self, candidate: Candidate, match: Match | None, row: int, watermark: int, run: Run = NO_RUN) -> bool:
         """Give one candidate a row, its cached beginning and blocks for its first tokens; False when it must wait."""
         tables, rules, pool = self._tables, self._rules, self._tables.pool
         size, groups = tables.block_size, len(tables.groups)
@@ -274,7 +329,7 @@ class _Waiting:
             blocks: list[list[int]] | tuple[tuple[int, ...], ...] = tables.beginning(candidate.fork_row, computed)
         else:
             blocks = match.blocks
-            computed = len(blocks[0]) * size + match.tail
+            computed = (len(blocks[0]) + len(run)) * size + match.tail
         count = min(candidate.known - computed, self._budget)
         if not rules.chunked_prefill and count < candidate.known - computed:
             return False
@@ -289,6 +344,10 @@ class _Waiting:
         if fresh + revived + watermark > pool.free:
             return False
         tables.cause = candidate.request
+        if match is not None and candidate.read_cache:
+            self._explanations.admitted(
+                self._reserve.number, candidate.request, candidate.label, candidate.prefix, match, tables.index
+            )
         self._open(candidate, match, row, computed)
         tables.adopt(row, blocks)
         if copied:
@@ -300,6 +359,8 @@ class _Waiting:
             begun = tables.tables[:, row, len(blocks[0])].tolist()
             self.copies += [(donor, block, match.tail) for donor, block in zip(donors, begun, strict=True)]
             tables.leave(donors)
+        if match is not None and run:
+            self.loads += tables.load(row, match, run)
         if candidate.feed_cache:
             self._sharing.promise(row, candidate.prefix.names[computed // size : candidate.known // size])
         held = int(tables.held[row])
@@ -319,7 +380,12 @@ class _Waiting:
         published = computed // self._tables.block_size
         if match is None:
             self._tables.open_fork(
-                row, candidate.request, candidate.prefix, published=published, feeds=candidate.feed_cache
+                row,
+                candidate.request,
+                candidate.prefix,
+                published=published,
+                sibling=candidate.fork_row,
+                feeds=candidate.feed_cache,
             )
         else:
             branch = match.branch if candidate.feed_cache else None

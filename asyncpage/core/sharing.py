@@ -62,7 +62,7 @@ class Sharing:
             self._resolve(name)
 
     def clear(self) -> None:
-        """No row exists any more."""
+        """No row will keep its promises: none exists any more, or what they compute may not be shared."""
         for row in list(self._promises):
             self.broken(row)
 

@@ -28,33 +28,30 @@ class Place:
 
     __slots__ = ("blocks", "edge", "end", "name")
 
-    def __init__(self, name: bytes, end: int, edge: Edge, groups: int) -> None:
+    def __init__(self, name: bytes, end: int, edge: Edge, blocks: list[int]) -> None:
         self.name = name
         self.end = end
         self.edge: Edge | None = edge
-        self.blocks = [0] * groups
+        self.blocks = blocks
 
 
 class Edge:
-    """A run of tokens behind `start` others, and what hangs on it. A root has an empty run and its key as parent.
+    """Tokens `start` .. `end` of every sequence that goes on behind them. A root has none, and its key as parent.
 
     `full`: the places at the ends of blocks, the first behind `start`; `tails`: the other places, in any order.
     `children`: by the first token of their runs.
     """
 
-    __slots__ = ("children", "full", "parent", "run", "start", "tails")
+    __slots__ = ("children", "end", "full", "parent", "run", "start", "tails")
 
     def __init__(self, parent: Edge | bytes, start: int, run: bytes = b"") -> None:
         self.parent = parent
         self.start = start
+        self.end = start + len(run) // TOKEN
         self.run = bytearray(run)
         self.full: list[Place] = []
         self.tails: list[Place] = []
         self.children: dict[bytes, Edge] = {}
-
-    @property
-    def end(self) -> int:
-        return self.start + len(self.run) // TOKEN
 
     def token(self, depth: int) -> bytes:
         """One that follows `depth` tokens that lead to this edge; nothing when none does."""
@@ -118,18 +115,29 @@ class TokenTree:
                 if edge.children or isinstance(edge.parent, bytes):
                     edge.children[rest[:TOKEN]] = edge = Edge(edge, depth)
                 edge.run += rest
-                depth = end
+                edge.end = depth = end
         return edge, depth
 
     def plant(self, begin: Place | bytes, tokens: bytes, name: bytes) -> Place | None:
         """The place of a full block behind another or a root, as it is or made; None if what it follows is gone."""
+        if (
+            isinstance(begin, Place)
+            and (edge := begin.edge) is not None
+            and edge.end == begin.end
+            and not edge.children
+        ):
+            edge.run += tokens  # what `grow` would do, at a third of its cost: most blocks lengthen a leaf
+            edge.end += self._block_size
+            place = Place(name, edge.end, edge, [0] * self._groups)
+            edge.full.append(place)
+            return place
         end = self.grow(begin, tokens)
         if end is None:
             return None
         edge, depth = end
         at = depth // self._block_size - edge.start // self._block_size - 1
         if at == len(edge.full):
-            edge.full.append(Place(name, depth, edge, self._groups))
+            edge.full.append(Place(name, depth, edge, [0] * self._groups))
         return edge.full[at]
 
     def trim(self, edge: Edge) -> None:
@@ -139,13 +147,15 @@ class TokenTree:
                 if len(edge.children) == 1:
                     self._join(edge)
                 return
-            end = max((tail.end for tail in edge.tails), default=edge.start)
-            while edge.full and edge.full[-1].end > end and not any(edge.full[-1].blocks):
-                edge.full.pop().edge = None
-            if edge.full:
-                end = max(end, edge.full[-1].end)
+            end = max(tail.end for tail in edge.tails) if edge.tails else edge.start
+            full = edge.full
+            while full and full[-1].end > end and not any(full[-1].blocks):
+                full.pop().edge = None
+            if full and full[-1].end > end:
+                end = full[-1].end
             if end > edge.start:
                 del edge.run[TOKEN * (end - edge.start) :]
+                edge.end = end
                 return
             del edge.parent.children[bytes(edge.run[:TOKEN])]
             edge = edge.parent
@@ -167,12 +177,14 @@ class TokenTree:
         lower = Edge(edge, depth, bytes(edge.run[cut:]))
         lower.take(edge.full[count:], [tail for tail in edge.tails if tail.end > depth], edge.children)
         del edge.run[cut:], edge.full[count:]
+        edge.end = depth
         edge.tails = [tail for tail in edge.tails if tail.end <= depth]
         edge.children = {bytes(lower.run[:TOKEN]): lower}
 
     def _join(self, edge: Edge) -> None:
         (child,) = edge.children.values()
         edge.run += child.run
+        edge.end = child.end
         edge.children = {}
         edge.take(child.full, child.tails, child.children)
 

@@ -24,6 +24,7 @@ from asyncpage.backends.contract import (
 )
 from asyncpage.backends.memory import allocate_kv
 from asyncpage.errors import ModelError
+from asyncpage.executor.host_slots import HostSlots
 from asyncpage.messages import Int32
 
 
@@ -46,6 +47,7 @@ class PagedAttention:
     """Attention of all layers over one pool of `blocks` blocks.
 
     `specs`: one a group; `layer_groups`, `layer_slots`: a layer's group and its KV tensor; `params`: one a layer.
+    `arena_fd`: the host arena that blocks can be saved to, None for none.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class PagedAttention:
         device: DeviceInfo,
         limits: Limits,
         blocks: int,
+        arena_fd: int | None = None,
     ) -> None:
         self.device = torch.device(device.torch_device)
         self._backends = [backend(spec, device, limits) for spec in specs]
@@ -67,6 +70,7 @@ class PagedAttention:
             (group, self._pool[slot], of_layer)
             for group, slot, of_layer in zip(layer_groups, layer_slots, params, strict=True)
         ]
+        self._host = HostSlots(arena_fd, self._pool, layout)
         scratch = max(one.workspace_bytes(limits) for one in self._backends)
         # Groups share it; a plan that keeps something there is made anew for each step and group in turn.
         self._workspaces = [torch.empty(scratch, dtype=torch.uint8, device=self.device) for _ in self._backends]
@@ -86,13 +90,22 @@ class PagedAttention:
         backend.run(q_THD, kv, out_THD, plan, params)
         return out_THD
 
-    def copy_blocks(self, copies_C2: Int32) -> None:
-        """Copy whole blocks, source to destination, in every KV tensor."""
-        pairs = torch.from_numpy(copies_C2.astype("int64")).to(self.device)
+    def copy_tokens(self, copies_C3: Int32) -> None:
+        """Copy the first tokens of blocks, (source, destination, tokens), in every KV tensor."""
+        copies = torch.from_numpy(copies_C3.astype("int64")).to(self.device)
         for kv in self._pool:
-            self._backends[0].copy_blocks(kv, pairs)
+            self._backends[0].copy_tokens(kv, copies)
+
+    def save_blocks(self, saves_S2: Int32) -> None:
+        """Copy blocks to host slots, (block, slot). Errors: `ProtocolError` for a slot that is not there."""
+        self._host.save(saves_S2)
+
+    def load_blocks(self, loads_L2: Int32) -> None:
+        """Copy host slots to blocks, (slot, block). Errors: `ProtocolError` for a slot that is not there."""
+        self._host.load(loads_L2)
 
     def close(self) -> None:
         """Let go of the pool."""
+        self._host.close()
         self._pool.clear()
         self._layers.clear()

@@ -112,14 +112,29 @@ class PersistentBatch:
         self._check_blocks(block)
         self.tables[group, row, index] = block
 
-    def check_copies(self, copies_C2: Int32) -> None:
-        """Errors: `ProtocolError` when a copied block is not in the pool, or two are copied into one."""
-        if len(copies_C2):
-            self._check_blocks(copies_C2)
-            if not copies_C2.all():
-                raise ProtocolError("a step copies block 0, which holds nothing")
-            if len(np.unique(copies_C2[:, 1])) < len(copies_C2):
-                raise ProtocolError("a step copies two blocks into one")
+    def check_moves(self, step: Step) -> None:
+        """What the step saves, loads and copies. Errors: `ProtocolError` when a block is not one to be used.
+
+        Slots of the host arena are checked where it is mapped, except that nothing is written twice.
+        """
+        if not len(step.saves) + len(step.loads) + len(step.copies):
+            return
+        copies, loads, saves = step.copies, step.loads, step.saves
+        blocks = np.concatenate([copies[:, :2].ravel(), loads[:, 1], saves[:, 0]])
+        self._check_blocks(blocks)
+        if not blocks.all():
+            raise ProtocolError("a step copies, loads or saves block 0, which holds nothing")
+        written = np.concatenate([copies[:, 1], loads[:, 1]])
+        if _has_twins(written):
+            raise ProtocolError("a step copies or loads two blocks into one")
+        if _has_twins(saves[:, 1]):
+            raise ProtocolError("a step saves two blocks into one slot")
+        tokens = copies[:, 2]
+        if len(tokens) and (int(tokens.min()) < 1 or int(tokens.max()) > self.shape.block_size):
+            raise ProtocolError(
+                f"a step copies {int(tokens.min())} to {int(tokens.max())} tokens of a block; "
+                f"1 to {self.shape.block_size} can be"
+            )
 
     def chosen(self, step: Step) -> tuple[Int32, Int32]:
         """Rows and counts of `step` that are to be computed: all but those that have failed alone.
@@ -181,6 +196,10 @@ class PersistentBatch:
         self.tables = np.pad(self.tables, ((0, 0), (0, more), (0, 0)))
         for name in ("known", "computed", "prompts", "lives", "is_out", "_seen"):
             setattr(self, name, np.pad(getattr(self, name), (0, more)))
+
+
+def _has_twins(values: Int32) -> bool:
+    return len(np.unique(values)) < len(values)
 
 
 def _outside(values: Int32, end: int) -> bool:

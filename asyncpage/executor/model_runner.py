@@ -92,9 +92,14 @@ class ModelRunner:
                 failed[new.row] = reason
                 self._batch.is_out[new.row] = True
         self._batch.place_blocks(step.blocks)
-        self._batch.check_copies(step.copies)
+        self._batch.check_moves(step)
+        # In this order: a block may be saved and then written anew, and a copy may begin in a block just loaded.
+        if len(step.saves):
+            self._attention.save_blocks(step.saves)
+        if len(step.loads):
+            self._attention.load_blocks(step.loads)
         if len(step.copies):
-            self._attention.copy_blocks(step.copies)
+            self._attention.copy_tokens(step.copies)
         return failed
 
     def _add(self, new: NewRow) -> str | None:

@@ -61,7 +61,15 @@ def load_runner(load: Load) -> ModelRunner:
         max_seqs=demand.max_num_seqs, max_tokens=settings["max_num_batched_tokens"], max_kv=demand.max_model_len
     )
     attention = PagedAttention(
-        backend, specs, model.layer_groups, model.layer_slots, model.layer_params, device, limits, blocks
+        backend,
+        specs,
+        model.layer_groups,
+        model.layer_slots,
+        model.layer_params,
+        device,
+        limits,
+        blocks,
+        arena_fd=settings.get("kv_arena_fd"),
     )
     handshake = Handshake(
         fingerprint=_identity(fingerprint, dtype, layout),

@@ -15,6 +15,7 @@ from asyncpage.messages.detokenizer import End, Expect, Started, StepTokens
 from asyncpage.messages.executor import Handshake, LayerGroup, Load, LoadFailed, NewRow, Shutdown, Step
 from asyncpage.messages.frontend import Accepted, Finish, LogprobEntry, Refused, Texts
 from asyncpage.messages.kv_manager import Candidate, Fetched, Released, Reserve, Rewind, Shelved, Stored, Unwatch, Watch
+from asyncpage.messages.questions import Answer, Ask, CacheEvent, CacheEvents, Follow, Question, ResetCache, Why
 from asyncpage.messages.scheduler import (
     Admission,
     Admit,
@@ -27,6 +28,7 @@ from asyncpage.messages.scheduler import (
     Granted,
     StepDone,
     StepFailed,
+    Stirred,
 )
 from asyncpage.messages.tokenizer import Cancel, ChatPrompt, Prompt, RequestOptions, TextPrompt, Tokenize, TokenPrompt
 from asyncpage.messages.values import (
@@ -58,13 +60,14 @@ ToScheduler = (
     | Ended
     | Expired
     | Drain
+    | Stirred
 )
 ToArchive = Store | Fetch | Touch | Discard
-ToKvManager = Shelved | Stored | Fetched | Reserve | Rewind | Watch | Unwatch
+ToKvManager = Shelved | Stored | Fetched | Reserve | Rewind | Watch | Unwatch | Ask | Follow
 ToExecutor = Step | Load | Shutdown
 FromExecutor = StepDone | StepFailed | Handshake | LoadFailed
 ToDetokenizer = Expect | StepTokens
-ToFrontend = Accepted | Refused | Texts | Pong
+ToFrontend = Accepted | Refused | Texts | Pong | Answer | CacheEvents
 
 __all__ = (
     "EMPTY",
@@ -75,7 +78,11 @@ __all__ = (
     "Accepted",
     "Admission",
     "Admit",
+    "Answer",
+    "Ask",
     "BlockLabel",
+    "CacheEvent",
+    "CacheEvents",
     "Cancel",
     "Candidate",
     "ChatPrompt",
@@ -93,6 +100,7 @@ __all__ = (
     "Finish",
     "FinishReason",
     "Float32",
+    "Follow",
     "FromExecutor",
     "Granted",
     "Handshake",
@@ -108,11 +116,13 @@ __all__ = (
     "Prefix",
     "Prompt",
     "PromptLogprobs",
+    "Question",
     "Refused",
     "Released",
     "RequestId",
     "RequestOptions",
     "Reserve",
+    "ResetCache",
     "Rewind",
     "Shelved",
     "Shutdown",
@@ -121,6 +131,7 @@ __all__ = (
     "StepDone",
     "StepFailed",
     "StepTokens",
+    "Stirred",
     "Store",
     "Stored",
     "TextPrompt",
@@ -137,5 +148,6 @@ __all__ = (
     "Touch",
     "Unwatch",
     "Watch",
+    "Why",
     "frontend_of",
 )

@@ -29,7 +29,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A row's request is over. `tail`: its computed, accepted tokens behind its last full block, int32 little-endian."""
+    """A row's request is over. `tail`: what it has computed and got behind its last full block, int32 little-endian."""
 
     row: int
     tail: bytes = b""
@@ -94,15 +94,13 @@ class Stored:
     """The archive is done with the slot of a `Store`; `removed`: keys of blocks whose files had to make room."""
 
     slot: int
-    label: BlockLabel
     is_stored: bool
     removed: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The archive has read a file into the slot, or has not: then the block is not there any more."""
+    """The archive has read a file into the slot of a `Fetch`, or has not: then the block is not there any more."""
 
-    label: BlockLabel
     slot: int
     is_there: bool

@@ -137,3 +137,10 @@ class Expired:
 @dataclass(frozen=True, slots=True)
 class Drain:
     """Refuse what comes from now on with 503; what was accepted runs to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stirred:
+    """Blocks have come from files, so `woken` candidates need wait no longer; or there are blocks to save."""
+
+    woken: tuple[RequestId, ...] = ()

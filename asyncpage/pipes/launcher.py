@@ -102,6 +102,7 @@ async def put_down(running: Running, clock: Clock, grace_s: float) -> str | None
 class ProcessLauncher:
     """Each far end is a new process, never a fork of this one, tied to this one's life.
 
+    It inherits the link's descriptors and the host arena's, which have the same numbers there.
     `main`: what the interpreter runs, with the link's descriptors as one further argument. The process dies with the
     thread that launched it, so that thread must live as long as the engine.
     """
@@ -111,11 +112,12 @@ class ProcessLauncher:
 
     def launch(self, load: Load) -> RunningProcess:
         link, far = create_link()
+        arena_fd = load.settings.get("kv_arena_fd")
         try:
             # -P: a user's file in the working folder must not stand in for a module.
             process = subprocess.Popen(
                 [sys.executable, "-P", *self._main, far.to_argument()],
-                pass_fds=far.fds,
+                pass_fds=far.fds if arena_fd is None else (*far.fds, arena_fd),
                 stdin=subprocess.DEVNULL,
                 env={**CHILD_ENVIRONMENT, **os.environ},
             )

@@ -37,7 +37,6 @@ from zlib import crc32
 
 from asyncpage.errors import MailboxFull, ProtocolError, UsageError
 from asyncpage.pipes.frame import (
-    FIELDS,
     HEADER,
     HEADER_BYTES,
     MORE,
@@ -53,8 +52,9 @@ RING_BYTES = 1 << 20  # 64 Ki token ids in one record; small enough to stay in a
 ALIGNMENT = 16
 _UP, _ALIGN = ALIGNMENT - 1, -ALIGNMENT  # n + _UP & _ALIGN rounds n up to a record's end
 
-# Bound once: looking them up for every record is a tenth of a round trip.
-_unpack, _pack_into, _pack_fields = HEADER.unpack_from, HEADER.pack_into, FIELDS.pack
+# Bound once: looking them up for every record is a tenth of a round trip. So is a call of `frame.seed`, which stands
+# written out below.
+_unpack, _pack_into = HEADER.unpack_from, HEADER.pack_into
 
 _MAGIC = b"apagring"
 _VERSION = 1
@@ -228,7 +228,7 @@ class RingWriter:
         start = self._head & self._mask
         at = start + HEADER_BYTES
         sequence = self._place & SEQUENCE_MASK
-        checksum = crc32(_pack_fields(length, sequence, flags))
+        checksum = length * 4 + flags + 1
         for part in parts:
             end = at + len(part)
             data[at:end] = part
@@ -293,7 +293,7 @@ class RingReader:
                     raise ProtocolError(f"frame {self._place}: padding that ends before the ring does")
                 end = start + HEADER_BYTES
             payload = bytes(self._data[start + HEADER_BYTES : end])
-            is_whole = crc32(payload, crc32(_pack_fields(length, sequence, flags))) == checksum
+            is_whole = crc32(payload, length * 4 + flags + 1) == checksum
             if not is_whole or sequence != self._place & SEQUENCE_MASK or flags > SKIP:
                 verify(payload, checksum, length, sequence, flags, self._place)  # says what is wrong
             self._place += 1

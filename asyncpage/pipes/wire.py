@@ -26,6 +26,7 @@ from asyncpage.messages import (
     EMPTY,
     EMPTY_BLOCKS,
     EMPTY_PAIRS,
+    EMPTY_TRIPLES,
     FromExecutor,
     Handshake,
     Int32,
@@ -54,7 +55,7 @@ _KINDS: dict[type, int] = {
 _CLASSES: dict[int, type] = {kind: cls for cls, kind in _KINDS.items()}
 
 _KIND = struct.Struct("=I")
-_STEP = struct.Struct("=IIqqIIIII")  # kind, flags, number, epoch, rows, removed, blocks, copies, drafts
+_STEP = struct.Struct("=IIqqIIIIIII")  # kind, flags, number, epoch, rows, removed, blocks, copies, saves, loads, drafts
 _DONE = struct.Struct("=IIqqqIII")  # kind, flags, number, epoch, elapsed_us, rows, tokens, top logprobs
 
 _SAME_ROWS = 1  # rows and counts are those of the last message that had any
@@ -111,21 +112,26 @@ class Encoder:
 
     def _step(self, step: Step) -> list[bytes]:
         n_rows, n_removed, n_blocks = len(step.rows), len(step.removed), len(step.blocks)
-        n_copies, n_drafts = len(step.copies), len(step.drafts)
+        n_copies, n_saves, n_loads, n_drafts = len(step.copies), len(step.saves), len(step.loads), len(step.drafts)
         flags, columns = self._rows_and_counts(step)
         if n_removed:
             columns.append(_column("removed", step.removed))
         if n_blocks:
             columns.append(_column("blocks", step.blocks, 4))
         if n_copies:
-            columns.append(_column("copies", step.copies, 2))
+            columns.append(_column("copies", step.copies, 3))
+        if n_saves:
+            columns.append(_column("saves", step.saves, 2))
+        if n_loads:
+            columns.append(_column("loads", step.loads, 2))
         if n_drafts:
             columns.append(_column("drafts", step.drafts, 2))
         if step.added:
             flags |= _HAS_RECORD
             columns.append(pack(_StepRecord(step.added)))
         header = _STEP.pack(
-            _STEP_KIND, flags, step.number, step.epoch, n_rows, n_removed, n_blocks, n_copies, n_drafts
+            _STEP_KIND, flags, step.number, step.epoch,
+            n_rows, n_removed, n_blocks, n_copies, n_saves, n_loads, n_drafts,
         )  # fmt: skip
         return [header, *columns]
 
@@ -179,9 +185,9 @@ class Decoder:
 
     def _step(self, payload: bytes) -> Step:
         header = _header(_STEP, payload, _SAME_ROWS | _HAS_RECORD)
-        _, flags, number, epoch, n_rows, n_removed, n_blocks, n_copies, n_drafts = header
+        _, flags, number, epoch, n_rows, n_removed, n_blocks, n_copies, n_saves, n_loads, n_drafts = header
         n_pairs = 0 if flags & _SAME_ROWS else n_rows
-        sizes = (n_pairs, n_pairs, n_removed, n_blocks * 4, n_copies * 2, n_drafts * 2)
+        sizes = (n_pairs, n_pairs, n_removed, n_blocks * 4, n_copies * 3, n_saves * 2, n_loads * 2, n_drafts * 2)
         columns, rest = _cut(payload, _STEP.size, sizes)
         rows, counts = self._rows_and_counts(flags, n_rows, columns)
         return Step(
@@ -192,8 +198,10 @@ class Decoder:
             columns[2],
             unpack(_StepRecord, rest).added if flags & _HAS_RECORD else _nothing(rest),
             columns[3].reshape(-1, 4) if n_blocks else EMPTY_BLOCKS,
-            columns[4].reshape(-1, 2) if n_copies else EMPTY_PAIRS,
-            columns[5].reshape(-1, 2) if n_drafts else EMPTY_PAIRS,
+            columns[4].reshape(-1, 3) if n_copies else EMPTY_TRIPLES,
+            columns[5].reshape(-1, 2) if n_saves else EMPTY_PAIRS,
+            columns[6].reshape(-1, 2) if n_loads else EMPTY_PAIRS,
+            columns[7].reshape(-1, 2) if n_drafts else EMPTY_PAIRS,
         )
 
     def _done(self, payload: bytes) -> StepDone:

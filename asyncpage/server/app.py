@@ -11,6 +11,7 @@ from aiohttp import web
 
 from asyncpage.config import ServerConfig
 from asyncpage.server.api_key import ApiKeys
+from asyncpage.server.cache_routes import kv_events, reset_prefix_cache, why
 from asyncpage.server.context import CONTEXT, Context
 from asyncpage.server.engine_port import Engine
 from asyncpage.server.envelope import Gate, envelope
@@ -39,6 +40,9 @@ def create_app(engine: Engine, config: ServerConfig) -> web.Application:
     router.add_get("/ready", ready)
     router.add_get("/version", version)
     router.add_get("/metrics", metrics)
+    router.add_post("/admin/reset_prefix_cache", reset_prefix_cache)
+    router.add_get("/debug/why/{id}", why)
+    router.add_get("/events/kv", kv_events, allow_head=False)
     public = [router.add_get("/health", health)]
     public += [router.add_get(path, page_handler(file, kind)) for path, file, kind in PAGE_FILES]
     gate = Gate(SiteCheck(config), ApiKeys(config.api_key), frozenset(route.resource for route in public))

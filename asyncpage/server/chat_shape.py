@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from asyncpage.messages import Finish, TokenLogprob
+from asyncpage.messages import Finish, LogprobEntry
 from asyncpage.server.call import Output
 from asyncpage.server.logprob_shape import chat_logprobs, prompt_logprobs
 from asyncpage.server.shape import Collected
+from asyncpage.text.token_logprobs import TokenTable
 
 
 class ChatShape:
@@ -22,15 +23,16 @@ class ChatShape:
     chunk_kind = "chat.completion.chunk"
     answer_kind = "chat.completion"
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: Output, table: TokenTable) -> None:
         self._output = output
+        self._table = table
 
     def opening(self, index: int) -> dict[str, Any]:
         delta = {"role": "assistant", "content": ""}
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
     def piece(
-        self, index: int, text: str, entries: Sequence[TokenLogprob], token_ids: Sequence[int] | None
+        self, index: int, text: str, entries: Sequence[LogprobEntry], token_ids: Sequence[int] | None
     ) -> dict[str, Any]:
         choice: dict[str, Any] = {
             "index": index,
@@ -66,8 +68,10 @@ class ChatShape:
 
     def extras(self, choices: Sequence[Collected]) -> dict[str, Any]:
         most = self._output.prompt_logprobs
-        return {} if most is None else {"prompt_logprobs": prompt_logprobs(choices[0].prompt_entries, most)}
+        return (
+            {} if most is None else {"prompt_logprobs": prompt_logprobs(choices[0].prompt_entries, most, self._table)}
+        )
 
-    def _logprobs(self, entries: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+    def _logprobs(self, entries: Sequence[LogprobEntry]) -> dict[str, Any] | None:
         most = self._output.logprobs
-        return None if most is None else chat_logprobs(entries, most)
+        return None if most is None else chat_logprobs(entries, most, self._table)

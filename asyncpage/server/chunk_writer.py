@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any
 
-from asyncpage.messages import Finish, TokenLogprob
+from asyncpage.messages import Finish, LogprobEntry
 from asyncpage.server.event_stream import DONE, EventStream
 from asyncpage.server.exchange import Exchange
 from asyncpage.server.failure import error_event
@@ -39,7 +39,7 @@ class ChunkWriter:
         self._output = output
         self._is_rich = output.logprobs is not None or output.return_token_ids or output.continuous_usage
         self._splices: dict[int, tuple[str, str]] = {}  # by choice that has begun: a chunk before and after its text
-        self._prompt_entries: dict[int, list[TokenLogprob]] = {}  # of echoed prompts, until the next piece
+        self._prompt_entries: dict[int, list[LogprobEntry]] = {}  # of echoed prompts, until the next piece
         self._completion_tokens = 0
         self._held_events: list[bytes] = []
         self._held_texts: dict[int, list[str]] = {}
@@ -47,7 +47,7 @@ class ChunkWriter:
 
     # --- what the engine says ----------------------------------------------------------------------------------------
 
-    def text(self, index: int, text: str, token_ids: Sequence[int], logprobs: tuple[TokenLogprob, ...] | None) -> None:
+    def text(self, index: int, text: str, token_ids: Sequence[int], logprobs: Sequence[LogprobEntry] | None) -> None:
         if self._is_rich:
             if text or token_ids or logprobs:
                 self._put(self._render_piece(index, text, token_ids, logprobs or ()))
@@ -61,7 +61,7 @@ class ChunkWriter:
                 self._pace.wrote()
                 self._stream.send(self._splice(index, text))
 
-    def prompt_logprobs(self, index: int, entries: tuple[TokenLogprob, ...]) -> None:
+    def prompt_logprobs(self, index: int, entries: Sequence[LogprobEntry]) -> None:
         if self._output.echo and self._output.logprobs is not None:
             self._prompt_entries.setdefault(index, []).extend(entries)
 
@@ -134,7 +134,7 @@ class ChunkWriter:
         before, after = self._splices[index]
         return opening + (before + quote(text) + after).encode("ascii")
 
-    def _render_piece(self, index: int, text: str, token_ids: Sequence[int], entries: Sequence[TokenLogprob]) -> bytes:
+    def _render_piece(self, index: int, text: str, token_ids: Sequence[int], entries: Sequence[LogprobEntry]) -> bytes:
         is_first = index not in self._splices
         opening = self._opening(index)
         self._completion_tokens += len(token_ids)

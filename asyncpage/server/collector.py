@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from asyncpage.messages import Finish, TokenLogprob
+from asyncpage.messages import Finish, LogprobEntry
 from asyncpage.server.call import Call
 from asyncpage.server.json_pieces import json_pieces
 from asyncpage.server.shape import Collected, Head, Shape
@@ -30,14 +30,14 @@ class Collector:
         n = call.sampling.n
         self._choices = [Collected(call.prompts[index // n]) for index in range(call.choices)]
 
-    def text(self, index: int, text: str, token_ids: Sequence[int], logprobs: tuple[TokenLogprob, ...] | None) -> None:
+    def text(self, index: int, text: str, token_ids: Sequence[int], logprobs: Sequence[LogprobEntry] | None) -> None:
         choice = self._choices[index]
         choice.texts.append(text)
         choice.token_ids.extend(token_ids)
         if logprobs is not None:
             choice.entries.extend(logprobs)
 
-    def prompt_logprobs(self, index: int, entries: tuple[TokenLogprob, ...]) -> None:
+    def prompt_logprobs(self, index: int, entries: Sequence[LogprobEntry]) -> None:
         self._choices[index].prompt_entries.extend(entries)
 
     def finished(self, index: int, finish: Finish) -> None:

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from asyncpage.messages import Finish, TokenLogprob, TokenPrompt
+from asyncpage.messages import Finish, LogprobEntry, TokenPrompt
 from asyncpage.server.call import Output
 from asyncpage.server.logprob_shape import CompletionLogprobs, prompt_logprobs
 from asyncpage.server.shape import Collected
+from asyncpage.text.token_logprobs import TokenTable
 
 
 class CompletionShape:
@@ -24,15 +25,16 @@ class CompletionShape:
     chunk_kind = "text_completion"
     answer_kind = "text_completion"
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: Output, table: TokenTable) -> None:
         self._output = output
+        self._table = table
         self._logprobs: dict[int, CompletionLogprobs] = {}
 
     def opening(self, index: int) -> None:
         return None
 
     def piece(
-        self, index: int, text: str, entries: Sequence[TokenLogprob], token_ids: Sequence[int] | None
+        self, index: int, text: str, entries: Sequence[LogprobEntry], token_ids: Sequence[int] | None
     ) -> dict[str, Any]:
         choice: dict[str, Any] = {
             "index": index,
@@ -64,7 +66,7 @@ class CompletionShape:
             "stop_reason": finish.stop_reason if finish else None,
         }
         if output.prompt_logprobs is not None:
-            choice["prompt_logprobs"] = prompt_logprobs(collected.prompt_entries, output.prompt_logprobs)
+            choice["prompt_logprobs"] = prompt_logprobs(collected.prompt_entries, output.prompt_logprobs, self._table)
         if output.return_token_ids:
             choice["token_ids"] = collected.token_ids
             prompt = collected.prompt
@@ -77,8 +79,8 @@ class CompletionShape:
     def extras(self, choices: Sequence[Collected]) -> dict[str, Any]:
         return {}
 
-    def _take(self, index: int, entries: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+    def _take(self, index: int, entries: Sequence[LogprobEntry]) -> dict[str, Any] | None:
         most = self._output.logprobs
         if most is None:
             return None
-        return self._logprobs.setdefault(index, CompletionLogprobs(most)).take(entries)
+        return self._logprobs.setdefault(index, CompletionLogprobs(most, self._table)).take(entries)

@@ -1,8 +1,8 @@
-"""What the routes of one server share: engine, settings, counters, and the calls that are open.
+"""What the routes of one server share: engine, settings, counters, and the calls and feeds that are open.
 
 `create_app` makes it; handlers find it under `CONTEXT` in the application, and a request's id under `REQUEST_ID`.
 
-INVARIANT: an exchange is in `open_calls` exactly while its handler runs.
+INVARIANT: an exchange is in `open_calls`, a feed in `open_feeds`, exactly while its handler runs.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from aiohttp import web
 
 from asyncpage.config import ServerConfig
 from asyncpage.errors import Failure, request_error
+from asyncpage.pipes.cache_feed import CacheFeed
 from asyncpage.server.engine_port import Engine
 from asyncpage.server.exchange import Exchange
 from asyncpage.server.failure import not_ready
@@ -31,6 +32,7 @@ class Context:
     started: int
     is_draining: bool = False
     open_calls: set[Exchange] = field(default_factory=set)
+    open_feeds: set[CacheFeed] = field(default_factory=set)
 
     @property
     def state(self) -> str:
@@ -52,6 +54,11 @@ class Context:
         """Every open call ends with this failure: an error status, or an error event where a stream has begun."""
         for exchange in tuple(self.open_calls):
             exchange.fail(failure)
+
+    def end_feeds(self) -> None:
+        """Every stream of cache events ends after what waits: there is no last one for a drain to wait for."""
+        for feed in tuple(self.open_feeds):
+            feed.close()
 
 
 CONTEXT = web.AppKey("context", Context)

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 from asyncpage.actors.frontend import Sink
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.messages import Prompt, RequestId, RequestOptions
+from asyncpage.pipes.cache_feed import CacheFeed
+from asyncpage.text.token_logprobs import TokenTable
 
 
 class Engine(Protocol):
@@ -33,6 +35,11 @@ class Engine(Protocol):
 
     @property
     def vocab_size(self) -> int: ...
+
+    @property
+    def tokens(self) -> TokenTable:
+        """What single tokens look like."""
+        ...
 
     @property
     def max_model_len(self) -> int: ...
@@ -63,6 +70,24 @@ class Engine(Protocol):
 
     async def ping(self, timeout_s: float) -> Mapping[str, Mapping[str, float]]:
         """Every actor's stats, by actor name. Errors: `TimeoutError` when one does not answer."""
+        ...
+
+    async def reset_prefix_cache(self) -> int:
+        """Let no prefix that was computed so far be found again; the blocks dropped.
+
+        Errors: `TimeoutError` when no answer comes, `RequestError` when too many ask.
+        """
+        ...
+
+    async def why(self, label: str) -> Mapping[str, object] | None:
+        """What the request of this label found in the prefix cache and why no more, for JSON; None: not remembered.
+
+        Errors: as for `reset_prefix_cache`.
+        """
+        ...
+
+    def follow_cache_events(self) -> CacheFeed:
+        """What the prefix cache stores and removes from now on. Errors: `RequestError` when too many follow."""
         ...
 
     async def drain(self, timeout_s: float) -> bool:

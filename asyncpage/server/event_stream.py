@@ -82,6 +82,10 @@ class EventStream:
         self._last_write = self._now()
         transport.write(b"%x\r\n%b\r\n" % (len(events), events) if self._is_chunked else events)
 
+    async def drain(self) -> None:
+        """Wait until the client is not behind, for who can wait. Errors: `ConnectionError` when it has left."""
+        await self._request.writer.drain()
+
     def allow(self, size: int) -> None:
         """Do not blame the client for these bytes, which all come at once: it had no time to read them."""
         self._max_buffered_bytes += size

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from asyncpage.errors import Failure, RequestError, request_error
-from asyncpage.messages import Finish, RequestId, RequestOptions, TokenLogprob
+from asyncpage.messages import Finish, LogprobEntry, RequestId, RequestOptions
 from asyncpage.server.call import Call
 from asyncpage.server.engine_port import Engine
 from asyncpage.server.failure import internal_failure
@@ -29,10 +29,10 @@ class Consumer(Protocol):
     """Takes what the engine says about each choice of a call. Calls are synchronous."""
 
     def text(
-        self, index: int, text: str, token_ids: Sequence[int], logprobs: tuple[TokenLogprob, ...] | None
+        self, index: int, text: str, token_ids: Sequence[int], logprobs: Sequence[LogprobEntry] | None
     ) -> None: ...
 
-    def prompt_logprobs(self, index: int, entries: tuple[TokenLogprob, ...]) -> None: ...
+    def prompt_logprobs(self, index: int, entries: Sequence[LogprobEntry]) -> None: ...
 
     def finished(self, index: int, finish: Finish) -> None: ...
 
@@ -116,7 +116,7 @@ class Exchange:
             self.fail(failure)
 
     def text(
-        self, request: RequestId, text: str, token_ids: Sequence[int], logprobs: tuple[TokenLogprob, ...] | None
+        self, request: RequestId, text: str, token_ids: Sequence[int], logprobs: Sequence[LogprobEntry] | None
     ) -> None:
         index = self._indexes.get(request)
         if index is None or self._consumer is None:
@@ -142,7 +142,7 @@ class Exchange:
                 return
         self._consumer.text(index, text, token_ids, logprobs)
 
-    def prompt_logprobs(self, request: RequestId, entries: tuple[TokenLogprob, ...]) -> None:
+    def prompt_logprobs(self, request: RequestId, entries: Sequence[LogprobEntry]) -> None:
         index = self._indexes.get(request)
         if index is not None and self._consumer is not None:
             self._consumer.prompt_logprobs(index, entries)

@@ -29,6 +29,7 @@ from asyncpage.server.identity import new_id
 from asyncpage.server.json_body import JsonBody, read_object
 from asyncpage.server.shape import Head, Shape
 from asyncpage.server.usage import total_usage
+from asyncpage.text.token_logprobs import TokenTable
 
 log = structlog.get_logger("asyncpage.server")
 
@@ -38,7 +39,7 @@ CLIENT_GONE = 499  # for logs and counters only: nobody is there to read it
 async def generate(
     request: web.Request,
     read: Callable[[JsonBody, Setting], Call],
-    make_shape: Callable[[Output], Shape],
+    make_shape: Callable[[Output, TokenTable], Shape],
     id_prefix: str,
 ) -> web.StreamResponse:
     """Answer one generation call. Errors: `RequestError` as long as no header is out."""
@@ -52,16 +53,17 @@ async def generate(
         context.metrics.fields_ignored(len(call.ignored))
         log.debug("fields.ignored", request_id=request[REQUEST_ID], count=len(call.ignored))
     head = Head(new_id(id_prefix), int(context.engine.wall()), call.model)
+    shape = make_shape(call.output, context.engine.tokens)
     exchange = Exchange(context.engine, call, replace(call.options, label=head.id), context.metrics)
     context.open_calls.add(exchange)
     ending: Failure | None = None  # of a call that the exchange itself knows nothing bad of
     try:
         if call.output.stream:
-            return await _stream(request, context, exchange, make_shape(call.output), head)
+            return await _stream(request, context, exchange, shape, head)
         collector = Collector(call)
         await exchange.admit(collector)
         await exchange.done()
-        answer = await collector.answer(make_shape(call.output), head)
+        answer = await collector.answer(shape, head)
         return web.Response(text=answer, content_type="application/json")
     except (asyncio.CancelledError, ConnectionError):
         ending = Failure(CLIENT_GONE, "the client has left", code="client_gone")

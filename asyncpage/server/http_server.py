@@ -87,6 +87,7 @@ class HttpServer:
         `timeout_s`: the configured drain time when None.
         """
         self._context.is_draining = True
+        self._context.end_feeds()
         timeout_s = self._config.drain_timeout_s if timeout_s is None else timeout_s
         log.info("server.draining", open=len(self._context.open_calls), timeout_s=timeout_s)
         return await self._engine.drain(timeout_s)
@@ -94,6 +95,7 @@ class HttpServer:
     async def stop(self) -> None:
         """End what is still open with an error, then close every connection and the socket."""
         self._context.is_draining = True
+        self._context.end_feeds()
         self.fail_open_calls("the server is shutting down; send the request to another one", 503, "draining")
         await self._runner.cleanup()
         if self._config.uds is not None and self._url is not None:

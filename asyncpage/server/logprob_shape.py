@@ -9,31 +9,22 @@ is never below `FLOOR`.
 from __future__ import annotations
 
 import codecs
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from asyncpage.messages import TokenLogprob
+from asyncpage.messages import LogprobEntry
+from asyncpage.text.token_logprobs import TokenTable, alternatives
 
 FLOOR = -9999.0
 """What the OpenAI API shows for a token whose probability is next to nothing."""
 
 
-def chat_logprobs(entries: Iterable[TokenLogprob], most: int) -> dict[str, Any]:
+def chat_logprobs(entries: Iterable[LogprobEntry], most: int, table: TokenTable) -> dict[str, Any]:
     """The `logprobs` of a chat choice: one entry a token, with at most `most` alternatives."""
-    content = [
-        {
-            "token": entry.text,
-            "logprob": _floored(entry.logprob),
-            "bytes": list(entry.raw),
-            "top_logprobs": [
-                {"token": text, "logprob": logprob, "bytes": list(raw)}
-                for _, text, raw, logprob in entry.top[:most]
-                if math.isfinite(logprob)
-            ],
-        }
-        for entry in entries
-    ]
+    content = []
+    for entry in entries:
+        top = [_chat_token(table, id, value) for _, id, value in alternatives(entry, most)]
+        content.append({**_chat_token(table, entry[0], _floored(entry[1])), "top_logprobs": top})
     return {"content": content, "refusal": None}
 
 
@@ -44,47 +35,54 @@ class CompletionLogprobs:
     character does.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, table: TokenTable) -> None:
         self._most = most
+        self._table = table
         self._offset = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def take(self, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+    def take(self, entries: Sequence[LogprobEntry]) -> dict[str, Any]:
         """The next tokens' entries. The prompt's first token has neither logprob nor alternatives."""
-        offsets = []
+        tokens, offsets, chosen, tops = [], [], [], []
         for entry in entries:
+            id, logprob = entry[0], entry[1]
+            tokens.append(self._table.token_text(id))
             offsets.append(self._offset)
-            self._offset += len(self._decoder.decode(entry.raw))
-        return {
-            "tokens": [entry.text for entry in entries],
-            "token_logprobs": [None if entry.logprob is None else _floored(entry.logprob) for entry in entries],
-            "top_logprobs": [None if entry.logprob is None else self._alternatives(entry) for entry in entries],
-            "text_offset": offsets,
-        }
+            self._offset += len(self._decoder.decode(self._table.token_bytes(id)))
+            chosen.append(None if logprob is None else _floored(logprob))
+            tops.append(None if logprob is None else self._alternatives(entry))
+        return {"tokens": tokens, "token_logprobs": chosen, "top_logprobs": tops, "text_offset": offsets}
 
-    def _alternatives(self, entry: TokenLogprob) -> dict[str, float]:
+    def _alternatives(self, entry: LogprobEntry) -> dict[str, float]:
         """By text, the chosen token always among them and with the very same number.
 
         Different tokens can have one text (pieces of a character, for one): a later one is shown by its id.
         """
-        table = {entry.text: _floored(entry.logprob)}
-        for token, text, _, logprob in entry.top[: self._most]:
-            if token != entry.token and math.isfinite(logprob):
-                table[text if text not in table else f"token_id:{token}"] = logprob
+        token = entry[0]
+        table = {self._table.token_text(token): _floored(entry[1])}
+        for _, id, value in alternatives(entry, self._most):
+            if id != token:
+                text = self._table.token_text(id)
+                table[text if text not in table else f"token_id:{id}"] = value
         return table
 
 
-def prompt_logprobs(entries: Iterable[TokenLogprob], most: int) -> list[dict[str, Any] | None]:
+def prompt_logprobs(entries: Iterable[LogprobEntry], most: int, table: TokenTable) -> list[dict[str, Any] | None]:
     """The `prompt_logprobs` extension: for each prompt token its own entry and `most` alternatives, by token id."""
-    return [None if entry.logprob is None else _by_id(entry, most) for entry in entries]
+    return [None if entry[1] is None else _by_id(entry, most, table) for entry in entries]
 
 
-def _by_id(entry: TokenLogprob, most: int) -> dict[str, Any]:
-    table = {str(entry.token): {"logprob": _floored(entry.logprob), "rank": entry.rank, "decoded_token": entry.text}}
-    for place, (token, text, _, logprob) in enumerate(entry.top[:most]):
-        if token != entry.token and math.isfinite(logprob):
-            table[str(token)] = {"logprob": logprob, "rank": place + 1, "decoded_token": text}
-    return table
+def _by_id(entry: LogprobEntry, most: int, table: TokenTable) -> dict[str, Any]:
+    token, logprob, rank, *_ = entry
+    shown = {str(token): {"logprob": _floored(logprob), "rank": rank, "decoded_token": table.token_text(token)}}
+    for place, id, value in alternatives(entry, most):
+        if id != token:
+            shown[str(id)] = {"logprob": value, "rank": place, "decoded_token": table.token_text(id)}
+    return shown
+
+
+def _chat_token(table: TokenTable, id: int, logprob: float) -> dict[str, Any]:
+    return {"token": table.token_text(id), "logprob": logprob, "bytes": list(table.token_bytes(id))}
 
 
 def _floored(logprob: float | None) -> float:

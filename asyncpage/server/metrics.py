@@ -39,6 +39,8 @@ _COUNTERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache", ("prompt_tokens",)),
     ("prefix_cache_hits", "Prompt tokens found in the prefix cache", ("cached_tokens",)),
     ("num_preemptions", "Requests put back to waiting for want of blocks", ("preemptions",)),
+    ("recomputed_tokens", "Tokens computed again after a preemption", ("recomputed_tokens",)),
+    ("prefix_shared_in_flight", "Requests that waited for blocks another was computing", ("parked",)),
     ("executor_restarts", "Executors lost and replaced", ("executor_losses",)),
 )
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from asyncpage.messages import Finish, Prompt, TokenLogprob
+from asyncpage.messages import Finish, LogprobEntry, Prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class Collected:
     prompt: Prompt
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
-    entries: list[TokenLogprob] = field(default_factory=list)
-    prompt_entries: list[TokenLogprob] = field(default_factory=list)
+    entries: list[LogprobEntry] = field(default_factory=list)
+    prompt_entries: list[LogprobEntry] = field(default_factory=list)
     finish: Finish | None = None
 
 
@@ -49,7 +49,7 @@ class Shape(Protocol):
         ...
 
     def piece(
-        self, index: int, text: str, entries: Sequence[TokenLogprob], token_ids: Sequence[int] | None
+        self, index: int, text: str, entries: Sequence[LogprobEntry], token_ids: Sequence[int] | None
     ) -> dict[str, Any]:
         """The choice of a chunk with new text. `entries`, `token_ids`: of the new tokens, where they were asked."""
         ...

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from asyncpage.backends.contract import API, AttentionBackend, AttentionSpec, DeviceInfo, GraphSupport
+from asyncpage.backends.contract import API, OLDEST_API, AttentionBackend, AttentionSpec, DeviceInfo, GraphSupport
 from asyncpage.backends.device import present_device
 from asyncpage.backends.memory import allocate_kv
 from asyncpage.backends.registry import load
@@ -62,7 +62,7 @@ def check_cached_step(scene: Scene, rows: list[tuple[int, int, int]]) -> None:
 
 
 def test_it_declares_contract_name_and_graph_support(attention_backend: Backend) -> None:
-    assert 1 <= attention_backend.api <= API
+    assert OLDEST_API <= attention_backend.api <= API
     assert load(attention_backend.name) is attention_backend
     assert isinstance(attention_backend.graph, GraphSupport)
 
@@ -227,7 +227,8 @@ def test_copied_blocks_serve_in_place_of_their_sources(
     check_step(scene, [(0, 39, 40), (1, 32, 33)])
     moved = scene.unused[:2]
     sources = [scene.tables[0][0], scene.tables[1][0]]
-    scene.backend.copy_blocks(scene.kv, torch.tensor(list(zip(sources, moved, strict=True)), device=scene.device))
+    copies = [(source, target, block_size) for source, target in zip(sources, moved, strict=True)]
+    scene.backend.copy_tokens(scene.kv, torch.tensor(copies, device=scene.device))
     scene.tables[0][0], scene.tables[1][0] = moved
     check_cached_step(scene, [(0, 39, 40), (1, 32, 33)])
 
@@ -237,11 +238,35 @@ def test_copies_read_every_source_before_they_write(attention_backend: Backend, 
     check_step(scene, [(0, 39, 40)])
     first, second, _ = scene.tables[0]
     # The two blocks change places, and the first has a second taker.
-    pairs = [(first, second), (second, first), (first, scene.unused[0])]
-    scene.backend.copy_blocks(scene.kv, torch.tensor(pairs, device=scene.device))
+    copies = [(first, second, 16), (second, first, 16), (first, scene.unused[0], 16)]
+    scene.backend.copy_tokens(scene.kv, torch.tensor(copies, device=scene.device))
     scene.tables[0][:2] = [second, first]
     check_cached_step(scene, [(0, 39, 40)])
     scene.tables[0][0] = scene.unused[0]
+    check_cached_step(scene, [(0, 39, 40)])
+
+
+def test_the_first_tokens_of_a_block_are_copied_and_nothing_behind_them(
+    attention_backend: Backend, attention_device: DeviceInfo
+) -> None:
+    spec = make_spec()
+    scene = make_scene(attention_backend, attention_device, spec, [40, 23])
+    check_step(scene, [(0, 39, 40), (1, 22, 23)])
+    # The second sequence begins a block with 7 of its tokens; the first one's next block gets 1 and 16 of its own.
+    source, other = scene.tables[1][1], scene.tables[0][1]
+    copies = [(source, scene.unused[0], 7), (other, scene.unused[1], 1), (other, scene.unused[2], 16)]
+    before = scene.kv.clone()
+    scene.backend.copy_tokens(scene.kv, torch.tensor(copies, device=scene.device))
+    changed = scene.kv.ne(before) & ~(scene.kv.isnan() & before.isnan())
+    token_items = 2 * spec.kv_heads * spec.head_dim
+    assert int(changed.sum()) == (7 + 1 + 16) * token_items
+    axis = attention_backend.kv_layout(spec, attention_device).block_axis
+    for _, target, tokens in copies:
+        block = changed.select(axis, target)
+        assert int(block.sum()) == tokens * token_items
+    scene.tables[1][1] = scene.unused[0]
+    check_cached_step(scene, [(1, 22, 23)])
+    scene.tables[0][1] = scene.unused[2]
     check_cached_step(scene, [(0, 39, 40)])
 
 

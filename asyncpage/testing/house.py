@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from asyncpage.actors.base import Actor
 from asyncpage.actors.kv_manager import KvManager
@@ -18,9 +18,11 @@ from asyncpage.actors.scheduler import Scheduler
 from asyncpage.core.admission import SchedulerSettings
 from asyncpage.core.block_names import chain_names
 from asyncpage.core.block_tables import BlockTables
+from asyncpage.core.policy_registry import load_policy
 from asyncpage.core.prefix_index import PrefixIndex
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.core.settlement import Memory, Rules
+from asyncpage.core.tier import Tier
 from asyncpage.messages import (
     Accepted,
     Admit,
@@ -38,6 +40,7 @@ from asyncpage.messages import (
     StepTokens,
 )
 from asyncpage.testing.clock import FakeClock
+from asyncpage.testing.toy_archive import ToyArchive, ToyArena, ToyFiles
 from asyncpage.testing.toy_runner import ToyRunner
 
 
@@ -111,16 +114,21 @@ class ToyHouse:
         long_prefill_tokens: int = 0,
         eos_ids: tuple[int, ...] = (),
         poison: int | None = None,
+        slots: int = 0,
+        files: ToyFiles | None = None,
     ) -> None:
+        """`slots`: of the host tier, 0 for none; `files`: the tier below it, which may have served another house."""
         self.handshake = handshake
         self.clock = FakeClock()
         self.outcomes = Outcomes()
         self.steps: list[Step] = []
         self._poison = poison
-        self._runner = ToyRunner(handshake, poison=poison)
+        self._arena = ToyArena(slots, handshake.block_size) if slots else None
+        self._runner = ToyRunner(handshake, poison=poison, arena=self._arena)
         self._broken_epoch = 0  # steps of this epoch and before are dropped, as the executor's ends do
         self._last_epoch = 0
         self.boxes = {name: Inbox() for name in ("scheduler", "kv_manager", "executor")}
+        self.tier = Tier(slots, handshake.groups, handshake.block_size, has_files=files is not None) if slots else None
         self.tables = BlockTables(
             blocks=handshake.blocks,
             block_size=handshake.block_size,
@@ -128,6 +136,7 @@ class ToyHouse:
             rows=rows,
             max_tokens=handshake.max_model_len,
             index=None if index is None else index(handshake.groups, handshake.block_size),
+            tier=self.tier,
         )
         settings = SchedulerSettings(
             rows=rows,
@@ -146,7 +155,13 @@ class ToyHouse:
             eos_ids=eos_ids,
             seed=0,
         )
-        self.kv_manager = KvManager(Memory(self.tables, rules or Rules()), self.boxes["scheduler"])
+        self.memory = Memory(self.tables, rules or Rules(long_prefill_tokens=long_prefill_tokens))
+        self.kv_manager = KvManager(
+            self.memory,
+            self.boxes["scheduler"],
+            watches=load_policy(policy).wants_hits,
+            archive=None if files is None else self.boxes.setdefault("archive", Inbox()),
+        )
         self.scheduler = Scheduler(
             settings,
             own=self.boxes["scheduler"],
@@ -156,7 +171,9 @@ class ToyHouse:
             frontends=[self.outcomes],
         )
         self.scheduler.started(self.clock)
-        self._actors: Mapping[str, Actor] = {"scheduler": self.scheduler, "kv_manager": self.kv_manager}
+        self._actors: dict[str, Actor] = {"scheduler": self.scheduler, "kv_manager": self.kv_manager}
+        if self._arena is not None and files is not None:
+            self._actors["archive"] = ToyArchive(self._arena, files, self.boxes["kv_manager"])
 
     def admit(
         self,
@@ -181,7 +198,7 @@ class ToyHouse:
         sent = [step.epoch for step in self.boxes["executor"].messages if isinstance(step, Step)]
         self._broken_epoch = max(self._broken_epoch, self._last_epoch, *sent)
         self.boxes["executor"].messages.clear()
-        self._runner = ToyRunner(self.handshake, poison=self._poison)
+        self._runner = ToyRunner(self.handshake, poison=self._poison, arena=self._arena)
         self.boxes["scheduler"].send(ExecutorLost(epoch=1, reason="killed by the test"))
         self.boxes["scheduler"].send(ExecutorReady(epoch=1))
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from asyncpage.errors import ProtocolError
 from asyncpage.messages import Handshake, LayerGroup, NewRow, Step, StepDone
+from asyncpage.testing.toy_archive import ToyArena
 
 _MASK = (1 << 64) - 1
 _START = 0x9E3779B97F4A7C15
@@ -65,8 +66,9 @@ class _Row:
 class ToyRunner:
     """Implements the executor's `Runner` over blocks of digests. `poison`: a token whose computation raises."""
 
-    def __init__(self, handshake: Handshake, *, poison: int | None = None) -> None:
+    def __init__(self, handshake: Handshake, *, poison: int | None = None, arena: ToyArena | None = None) -> None:
         self.handshake = handshake
+        self._arena = arena
         self._poison = poison
         self._epoch = 0
         self._rows: dict[int, _Row] = {}
@@ -85,6 +87,7 @@ class ToyRunner:
             self._add(new)
         for row, group, index, block in step.blocks.tolist():
             self._rows[row].tables[group][index] = block
+        self._move(step)
         for source, destination, slots in step.copies.tolist():
             self._digests[destination, :slots] = self._digests[source, :slots]
             self._tokens[destination, :slots] = self._tokens[source, :slots]
@@ -115,6 +118,20 @@ class ToyRunner:
 
     def close(self) -> None:
         """Nothing to let go of."""
+
+    def _move(self, step: Step) -> None:
+        """To and from the host."""
+        arena = self._arena
+        if arena is None:
+            if len(step.saves) or len(step.loads):
+                raise ProtocolError("this runner has no arena")
+            return
+        for block, slot in step.saves.tolist():
+            arena.digests[slot] = self._digests[block]
+            arena.tokens[slot] = self._tokens[block]
+        for slot, block in step.loads.tolist():
+            self._digests[block] = arena.digests[slot]
+            self._tokens[block] = arena.tokens[slot]
 
     def _add(self, new: NewRow) -> None:
         if new.row in self._rows:

@@ -80,6 +80,11 @@ class StopMatcher:
         self._state = 0
         self._held = ""
 
+    @property
+    def holds(self) -> bool:
+        """The end of the text so far may be the beginning of a stop string."""
+        return self._state != 0
+
     def feed(self, text: str, *, counts: bool, keeps_match: bool) -> tuple[str, str | None]:
         """The text that may go out after `text` has come, and the stop string that ended it, if one did.
 

@@ -1,6 +1,6 @@
-"""Columns of log-probabilities as the entries that the API shows.
+"""Columns of log-probabilities as entries, one a token: what sinks take and answers show.
 
-The detokenizer actor asks for them, for the requests that want any.
+Front ends make them, for the requests that want any.
 
 INVARIANT: one entry a token, in order; a chosen token's number is the one in the columns, unchanged.
 """
@@ -8,55 +8,60 @@ INVARIANT: one entry a token, in order; a chosen token's number is the one in th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
-from asyncpage.messages import Logprobs, PromptLogprobs, TokenLogprob
-from asyncpage.text.tokenizer import Tokenizer
+from asyncpage.messages import LogprobEntry, Logprobs, PromptLogprobs
 
 UNKNOWN = -1  # stands for the first prompt token where its id was not told
 
 
-def token_logprobs(
-    tokenizer: Tokenizer, ids: Sequence[int], columns: Logprobs, first: int, most: int
-) -> tuple[TokenLogprob, ...]:
-    """Entries for `ids`, which lie at `first` and behind in `columns`, with at most `most` alternatives each.
+class TokenTable(Protocol):
+    """Says what single tokens look like: a tokenizer."""
 
-    Alternatives that are not possible (minus infinity, or none at all) are left out.
+    def token_text(self, id: int) -> str:
+        """As the API shows it; "" for an id that the vocabulary does not have."""
+        ...
+
+    def token_bytes(self, id: int) -> bytes:
+        """What it stands for, b"" for an id that the vocabulary does not have."""
+        ...
+
+
+def entries(ids: Sequence[int], columns: Logprobs) -> list[LogprobEntry]:
+    """Entries for `ids`, each with all the alternatives that `columns` has.
+
+    0.3 us a token. Lists inside cost the garbage collector three times that; a `TokenLogprob` each, with its texts,
+    cost 9 us, for answers that mostly nobody renders.
     """
-    last = first + len(ids)
-    rows = zip(
-        ids,
-        columns.token_logprobs[first:last].tolist(),
-        columns.ranks[first:last].tolist(),
-        columns.top_ids[first:last, :most].tolist(),
-        columns.top_logprobs[first:last, :most].tolist(),
-        strict=True,
-    )
-    text, raw = tokenizer.token_text, tokenizer.token_bytes
-    return tuple(
-        TokenLogprob(
-            id,
-            text(id),
-            raw(id),
-            logprob,
-            rank,
-            tuple(
-                (top, text(top), raw(top), value)
-                for top, value in zip(top_ids, top_values, strict=True)
-                if top >= 0 and math.isfinite(value)
-            ),
+    return list(
+        zip(
+            ids,
+            columns.token_logprobs.tolist(),
+            columns.ranks.tolist(),
+            *columns.top_ids.T.tolist(),
+            *columns.top_logprobs.T.tolist(),
+            strict=True,
         )
-        for id, logprob, rank, top_ids, top_values in rows
     )
 
 
-def prompt_entries(tokenizer: Tokenizer, part: PromptLogprobs, skip: int, most: int) -> tuple[TokenLogprob, ...]:
-    """Entries for the prompt tokens of `part`, but for its first `skip`."""
-    return token_logprobs(tokenizer, part.tokens[skip:].tolist(), part.logprobs, skip, most)
+def prompt_entries(part: PromptLogprobs) -> list[LogprobEntry]:
+    """Entries for the prompt tokens of `part`. The prompt's first one, if it is there, is alone and has no numbers."""
+    ids = part.tokens.tolist()
+    return [(id, None, 0) for id in ids] if part.start == 0 else entries(ids, part.logprobs)
 
 
-def first_prompt_entry(tokenizer: Tokenizer, id: int) -> TokenLogprob:
-    """The entry of a prompt's first token, before which there is nothing to tell its probability from."""
-    if id == UNKNOWN:
-        return TokenLogprob(UNKNOWN, "", b"", None, 0, ())
-    return TokenLogprob(id, tokenizer.token_text(id), tokenizer.token_bytes(id), None, 0, ())
+def narrowed(entry: LogprobEntry, most: int) -> LogprobEntry:
+    """The same with at most `most` alternatives."""
+    wide = (len(entry) - 3) // 2
+    return entry if wide <= most else entry[: 3 + most] + entry[3 + wide : 3 + wide + most]
+
+
+def alternatives(entry: LogprobEntry, most: int | None = None) -> Iterator[tuple[int, int, float]]:
+    """Place (from 1), id and log-probability of the first `most` alternatives, without those that cannot be drawn."""
+    wide = (len(entry) - 3) // 2
+    shown = wide if most is None else min(most, wide)
+    for place, (id, logprob) in enumerate(zip(entry[3 : 3 + shown], entry[3 + wide :], strict=False), 1):
+        if id >= 0 and math.isfinite(logprob):
+            yield place, id, logprob

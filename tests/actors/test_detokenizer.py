@@ -25,7 +25,6 @@ from asyncpage.messages import (
     Started,
     StepTokens,
     Texts,
-    TokenLogprob,
 )
 from asyncpage.text.byte_alphabet import CHARACTERS
 from asyncpage.text.pieces import GPT2, Splitting
@@ -236,36 +235,45 @@ def test_the_prompt_is_echoed_before_the_first_text_of_any_kind() -> None:
     assert (texts.texts, texts.finishes[0].completion_tokens) == (("all",), 0)
 
 
-def test_logprobs_come_with_their_tokens_for_those_who_asked() -> None:
+def numbers(texts: Texts) -> tuple[list[float], list[int], list[list[int]]]:
+    """Log-probabilities, ranks and alternatives, as they were told."""
+    told = texts.logprobs
+    assert told is not None
+    assert len(told.top_logprobs) == len(texts.token_ids)
+    return told.token_logprobs.tolist(), told.ranks.tolist(), told.top_ids.tolist()
+
+
+def test_logprobs_stay_beside_their_tokens() -> None:
     bench = Bench()
     bench.expect(ONE, logprobs=1)
     bench.expect(TWO)
     texts = bench.said({TWO: [*b"a"], ONE: [WORD, 0xF0]}, logprobs=columns([97, WORD, 0xF0]))
-    assert texts.logprobs == (
-        None,
-        (
-            TokenLogprob(WORD, " word", b" word", -1.0, 2, ((65, "A", b"A", -1.0),)),
-            TokenLogprob(0xF0, "bytes:\\xf0", b"\xf0", -2.0, 3, ((65, "A", b"A", -2.0),)),
-        ),
-    )
-
-
-def test_alternatives_that_cannot_be_are_left_out() -> None:
-    bench = Bench()
-    bench.expect(ONE, logprobs=2)
-    numbers = columns([97])
-    numbers.top_logprobs[0, 1] = -np.inf
-    texts = bench.said({ONE: [97]}, logprobs=numbers)
-    assert texts.logprobs == ((TokenLogprob(97, "a", b"a", 0.0, 1, ((65, "A", b"A", 0.0),)),),)
+    assert texts.token_ids.tolist() == [97, WORD, 0xF0]
+    assert numbers(texts) == ([0.0, -1.0, -2.0], [1, 2, 3], [[65, 66]] * 3)
+    assert bench.said({TWO: [*b"a"], ONE: [*b"b"]}).logprobs is None
 
 
 def test_logprobs_end_with_the_token_that_completed_a_stop_string() -> None:
     bench = Bench()
     bench.expect(ONE, logprobs=0, stop=("ab",))
-    texts = bench.said({ONE: [*b"abc"]}, logprobs=columns([*b"abc"]))
-    assert texts.logprobs is not None
-    assert texts.logprobs[0] is not None
-    assert [(entry.token, entry.top) for entry in texts.logprobs[0]] == [(97, ()), (98, ())]
+    bench.expect(TWO, logprobs=0)
+    texts = bench.said({TWO: [120], ONE: [*b"abc"]}, logprobs=columns([120, *b"abc"]))
+    assert (texts.counts.tolist(), texts.token_ids.tolist()) == ([1, 2], [120, 97, 98])
+    assert numbers(texts)[:2] == ([0.0, -1.0, -2.0], [1, 2, 3])
+    # The first one is over, though the scheduler does not know it yet.
+    texts = bench.said({ONE: [100, 101], TWO: [121]}, logprobs=columns([100, 101, 121]))
+    assert (texts.requests, texts.texts, texts.token_ids.tolist()) == ((TWO,), ("y",), [121])
+    assert numbers(texts)[:2] == ([-2.0], [3])
+
+
+def test_logprobs_of_far_requests_go_with_their_tokens() -> None:
+    bench = Bench(frontends=2)
+    for request in (ONE, FAR):
+        bench.expect(request, logprobs=2)
+    near = bench.said({FAR: [*b"b"], ONE: [*b"ac"]}, logprobs=columns([*b"bac"]))
+    (far,) = bench.frontends[1]
+    assert (near.token_ids.tolist(), numbers(near)[0]) == ([*b"ac"], [-1.0, -2.0])
+    assert (far.token_ids.tolist(), numbers(far)[0]) == ([*b"b"], [0.0])
 
 
 def part(start: int, tokens: list[int]) -> PromptLogprobs:
@@ -276,10 +284,10 @@ def test_prompt_logprobs_begin_with_a_token_that_has_none() -> None:
     bench = Bench()
     bench.expect(ONE, echo=packed([*b"abc"]), prompt_logprobs=1)
     texts = bench.said(prompt_logprobs=((ONE, part(1, [*b"bc"])),))
-    (told,) = [told for told in texts.prompt_logprobs if len(told[1]) > 1]
-    first = [told for told in texts.prompt_logprobs if len(told[1]) == 1]
-    assert first == [(ONE, (TokenLogprob(97, "a", b"a", None, 0, ()),))]
-    assert [(entry.token, entry.logprob) for entry in told[1]] == [(98, 0.0), (99, -1.0)]
+    (_, first), (request, told) = texts.prompt_logprobs
+    assert (first.start, first.tokens.tolist(), len(first.logprobs.ranks)) == (0, [97], 0)
+    assert (request, told.start, told.tokens.tolist()) == (ONE, 1, [98, 99])
+    assert told.logprobs.token_logprobs.tolist() == [0.0, -1.0]
 
 
 def test_prompt_logprobs_that_are_computed_again_are_told_once() -> None:
@@ -289,7 +297,7 @@ def test_prompt_logprobs_that_are_computed_again_are_told_once() -> None:
     for start, tokens in ((1, [*b"bc"]), (1, [*b"b"]), (1, [*b"bcd"]), (4, [*b"e"])):
         texts = bench.step(prompt_logprobs=((ONE, part(start, tokens)),))
         if texts is not None:
-            told += [entry.token for _, entries in texts.prompt_logprobs for entry in entries]
+            told += [id for _, part in texts.prompt_logprobs for id in part.tokens.tolist()]
     assert told == [-1, *b"bcde"]
 
 
@@ -305,7 +313,7 @@ def test_each_prompt_position_is_told_once_however_often_it_is_computed(pieces: 
         frontier = max(frontier, end)
         texts = bench.step(prompt_logprobs=((ONE, part(start, list(range(start, end)))),))
         if texts is not None:
-            told += [entry.token for _, entries in texts.prompt_logprobs for entry in entries]
+            told += [id for _, part in texts.prompt_logprobs for id in part.tokens.tolist()]
     assert told == [-1, *range(1, frontier)] if pieces else told == []
 
 
@@ -313,7 +321,7 @@ def test_a_prompt_of_one_token_has_its_one_entry() -> None:
     bench = Bench()
     bench.expect(ONE, prompt_logprobs=1, prompt_tokens=1)
     texts = bench.said({ONE: [*b"a"]})
-    assert [len(entries) for _, entries in texts.prompt_logprobs] == [1]
+    assert [part.tokens.tolist() for _, part in texts.prompt_logprobs] == [[-1]]
 
 
 def test_news_of_unknown_requests_is_ignored() -> None:
@@ -325,6 +333,45 @@ def test_news_of_unknown_requests_is_ignored() -> None:
     }
     assert bench.step({ONE: [*b"a"]}, **step) is None
     assert bench.scheduler == []
+
+
+def test_an_abort_between_tokens_is_told_beside_a_stop_string_of_another() -> None:
+    bench = Bench()
+    bench.expect(ONE, stop=("b",))
+    bench.expect(TWO, stop=("xyz",))
+    bench.step({ONE: [*b"a"], TWO: [*b"xy"]})
+    texts = bench.said({ONE: [*b"b"]}, ends=(End(TWO, "abort"),))
+    assert (texts.requests, texts.texts, texts.counts.tolist()) == ((ONE, TWO), ("", "xy"), [1, 0])
+    assert texts.finishes == (Finish(ONE, "stop", 3, 2, 0, stop_reason="b"), Finish(TWO, "abort", 3, 2, 0))
+
+
+def test_rows_that_change_from_step_to_step_keep_their_own_texts() -> None:
+    dice = random.Random(7)
+    bench = Bench()
+    heard: dict[RequestId, str] = {}
+    fed: dict[RequestId, list[int]] = {}
+    for number in range(1, 200):
+        if dice.random() < 0.2 or not fed:
+            bench.expect(RequestId(number), stop=("zz",) if number % 2 else ())
+            fed[RequestId(number)] = []
+            heard[RequestId(number)] = ""
+        rows = [request for request in fed if dice.random() < 0.9]
+        tokens = {request: [dice.choice(b"abyz")] for request in rows}
+        texts = bench.step(tokens)
+        if texts is None:
+            assert not rows
+            continue
+        for request in rows:
+            fed[request] += tokens[request]
+        for request, text in zip(texts.requests, texts.texts, strict=True):
+            heard[request] += text
+        over = {request for request in rows if request % 2 and b"zz" in bytes(fed[request])}
+        assert {finish.request for finish in texts.finishes} == over
+        for request in over:
+            assert heard[request] + "zz" == bytes(fed.pop(request)).decode()
+        for request in rows:
+            if request in fed and not request % 2:
+                assert heard[request] == bytes(fed[request]).decode()
 
 
 def test_a_message_without_an_arm_is_an_error() -> None:

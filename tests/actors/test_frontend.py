@@ -18,15 +18,17 @@ from asyncpage.messages import (
     Accepted,
     Cancel,
     Finish,
+    LogprobEntry,
+    Logprobs,
     Ping,
     Pong,
+    PromptLogprobs,
     Refused,
     RequestId,
     RequestOptions,
     TextPrompt,
     Texts,
     Tokenize,
-    TokenLogprob,
     frontend_of,
 )
 from asyncpage.pipes.mailbox import Mailbox
@@ -38,6 +40,7 @@ class Recorder:
 
     def __init__(self, *, breaks: bool = False) -> None:
         self.heard: list[tuple[str, RequestId, object]] = []
+        self.told: list[list[LogprobEntry] | None] = []  # with each text
         self.breaks = breaks
 
     def accepted(self, request: RequestId, prompt_tokens: int) -> None:
@@ -47,13 +50,14 @@ class Recorder:
         self.heard.append(("refused", request, failure))
 
     def text(
-        self, request: RequestId, text: str, token_ids: Sequence[int], logprobs: tuple[TokenLogprob, ...] | None
+        self, request: RequestId, text: str, token_ids: Sequence[int], logprobs: Sequence[LogprobEntry] | None
     ) -> None:
         if self.breaks:
             raise ValueError("this sink is broken")
         self.heard.append(("text", request, (text, list(token_ids))))
+        self.told.append(None if logprobs is None else list(logprobs))
 
-    def prompt_logprobs(self, request: RequestId, entries: tuple[TokenLogprob, ...]) -> None:
+    def prompt_logprobs(self, request: RequestId, entries: Sequence[LogprobEntry]) -> None:
         self.heard.append(("prompt_logprobs", request, entries))
 
     def finished(self, finish: Finish) -> None:
@@ -103,6 +107,57 @@ def test_columns_are_cut_request_by_request_and_the_finish_comes_last() -> None:
         ("text", a, (f"t{a}", [0])),
         ("text", b, (f"t{b}", [1, 2])),
         ("finished", b, "length"),
+    ]
+
+
+def columns(tokens: int, width: int) -> Logprobs:
+    """The n-th token has log-probability -n and rank 10 + n; its k-th alternative is id 100 n + k at -n - k / 4."""
+    n, k = np.arange(tokens, dtype=np.int32), np.arange(width, dtype=np.int32)
+    return Logprobs(
+        token_logprobs=-n.astype(np.float32),
+        ranks=10 + n,
+        top_ids=100 * n[:, None] + k,
+        top_logprobs=-n[:, None].astype(np.float32) - k.astype(np.float32) / 4,
+    )
+
+
+@pytest.mark.parametrize("wishes", [(2, 2), (2, 0), (None, 2), (1, 5)])
+@pytest.mark.parametrize("counts", [(1, 1), (2, 1)])
+def test_each_request_hears_the_entries_that_it_asked_for(
+    wishes: tuple[int | None, int | None], counts: tuple[int, int]
+) -> None:
+    frontend, _ = make()
+    sinks = [Recorder(), Recorder()]
+    requests = tuple(
+        frontend.open(TextPrompt("a"), SamplingParams(logprobs=most), RequestOptions(), sink)
+        for most, sink in zip(wishes, sinks, strict=True)
+    )
+    width = max(most for most in wishes if most is not None)
+    ids = np.arange(7, 7 + sum(counts), dtype=np.int32)
+    told = Texts(requests, ("a", "b"), np.array(counts, dtype=np.int32), ids, columns(sum(counts), width))
+    frontend.receive(told)
+    frontend.receive(texts(*requests))
+    place = 0
+    for most, count, sink in zip(wishes, counts, sinks, strict=True):
+        expected = [
+            (7 + n, -n, 10 + n, *(100 * n + k for k in range(most or 0)), *(-n - k / 4 for k in range(most or 0)))
+            for n in range(place, place + count)
+        ]
+        assert sink.told == [None if most is None else expected, None]
+        place += count
+
+
+def test_a_prompts_first_entry_has_no_number() -> None:
+    frontend, _ = make()
+    sink = Recorder()
+    a = open_one(frontend, sink)
+    first = PromptLogprobs(-1, 0, np.array([5], dtype=np.int32), columns(0, 0))
+    more = PromptLogprobs(3, 1, np.array([6, 7], dtype=np.int32), columns(2, 1))
+    none = np.empty(0, dtype=np.int32)
+    frontend.receive(Texts((), (), none, none, prompt_logprobs=((a, first), (a, more))))
+    assert sink.heard == [
+        ("prompt_logprobs", a, [(5, None, 0)]),
+        ("prompt_logprobs", a, [(6, 0.0, 10, 0, 0.0), (7, -1.0, 11, 100, -1.0)]),
     ]
 
 

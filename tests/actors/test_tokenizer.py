@@ -12,7 +12,7 @@ import pytest
 
 from asyncpage.actors.base import Continuation
 from asyncpage.actors.tokenizer import MAX_BAD_WORD_TOKENS, TokenizerActor
-from asyncpage.core.prefix_chain import chain_names
+from asyncpage.core.block_names import chain_names
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.errors import UnknownMessage
 from asyncpage.messages import (

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -33,7 +32,6 @@ def test_a_layout_tells_the_strides_of_the_tensor_that_is_allocated(order):
     assert int(kv.count_nonzero()) == 0
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="hardware: resident memory is read from /proc")
 def test_a_pool_takes_memory_as_it_is_written_also_under_an_executors_allocator_settings():
     """A child with those settings: 2 GiB are allocated, a block of it is written, and that much becomes resident."""
     code = (

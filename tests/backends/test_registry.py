@@ -24,7 +24,12 @@ class Fine(ReferenceBackend):
 
 
 class FromTheFuture(ReferenceBackend):
-    api = 2
+    api = 3
+
+
+class OfContract1(ReferenceBackend):
+    api = 1
+    copy_tokens = None
 
 
 class Unversioned(ReferenceBackend):
@@ -48,8 +53,8 @@ NOT_A_CLASS = 7
 
 
 @dataclass(frozen=True, slots=True)
-class SpecOfContract2(AttentionSpec):
-    twist: int = field(default=0, metadata={"since": 2})
+class SpecOfContract3(AttentionSpec):
+    twist: int = field(default=0, metadata={"since": 3})
 
 
 @pytest.fixture
@@ -57,7 +62,7 @@ def plugins(monkeypatch):
     """Replaces the installed plugins by the named objects of this module, beside the two built in."""
 
     def install(**targets):
-        module = sys.modules[SpecOfContract2.__module__]
+        module = sys.modules[SpecOfContract3.__module__]
         monkeypatch.setitem(sys.modules, "plugin_home", module)
         values = {
             "reference": "asyncpage.backends.reference:ReferenceBackend",
@@ -106,7 +111,7 @@ def test_when_none_can_serve_each_is_listed_and_the_reference_offered(plugins):
     assert str(caught.value) == (
         "No attention backend can run this model here.\n"
         "  cpu        needs a cpu, found cuda (sm90)\n"
-        "  myvendor   built for contract 2, this asyncpage speaks contract 1\n"
+        "  myvendor   built for contract 3, this asyncpage speaks contract 2\n"
         "Pass --attention-backend reference to run slowly anywhere."
     )
 
@@ -165,9 +170,15 @@ def test_a_plugin_whose_library_is_missing_is_told_by_what_to_install(plugins, m
 def test_an_older_backend_is_refused_only_what_it_cannot_know(plugins):
     plugins(fine="Fine")
     values = {name: getattr(SPEC, name) for name in AttentionSpec.__dataclass_fields__}
-    assert registry.choose("fine", SpecOfContract2(**values), CPU) is not None
-    with pytest.raises(UsageError, match="built for contract 1, which does not know 'twist'"):
-        registry.choose("fine", SpecOfContract2(**values, twist=3), CPU)
+    assert registry.choose("fine", SpecOfContract3(**values), CPU) is not None
+    with pytest.raises(UsageError, match="built for contract 2, which does not know 'twist'"):
+        registry.choose("fine", SpecOfContract3(**values, twist=3), CPU)
+
+
+def test_a_backend_of_a_contract_that_is_not_served_any_more_is_told_so(plugins):
+    plugins(old="OfContract1")
+    with pytest.raises(UsageError, match="built for contract 1, this asyncpage speaks contract 2"):
+        registry.choose("old", SPEC, CPU)
 
 
 def test_load_gives_a_backend_whatever_it_can_serve():

@@ -19,6 +19,7 @@ SETTINGS = SchedulerSettings(
     long_prefill_tokens=0,
     depth=1,
     max_queue=5,
+    vocab_size=97,
     policy="fcfs",
     eos_ids=(),
     seed=0,

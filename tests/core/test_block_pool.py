@@ -1,18 +1,35 @@
-"""The pool against counts made by hand and against the order that the design states."""
+"""The pool against counts made by hand, and over both indexes against a list that remembers everything."""
 
-from hypothesis import given
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asyncpage.core.block_names import extend_chain, root_key, root_name
 from asyncpage.core.block_pool import BlockPool
 from asyncpage.core.prefix_chain import PrefixChain
+from asyncpage.core.prefix_index import PrefixIndex
+from asyncpage.core.prefix_tree import PrefixTree
 from asyncpage.messages import LayerGroup
 
 FULL = (LayerGroup("full", 0, 1),)
+ROOT = root_key(1)
+INDEXES = (PrefixChain, PrefixTree)
 
 
-def make_pool(blocks: int) -> tuple[BlockPool, PrefixChain]:
-    index = PrefixChain(FULL, 4)
+def make_pool(blocks: int, index_class: type[PrefixIndex] = PrefixChain) -> tuple[BlockPool, PrefixIndex]:
+    index = index_class(FULL, 1)
     return BlockPool(blocks, index), index
+
+
+def publish(index: PrefixIndex, block: int, token: int) -> None:
+    """As a prompt of one token, in a block of one token."""
+    tokens = array("i", [token]).tobytes()
+    index.publish(index.begin(ROOT), extend_chain(root_name(ROOT), tokens, 1)[0], tokens, [block])
 
 
 def test_block_zero_is_never_handed_out() -> None:
@@ -24,49 +41,82 @@ def test_block_zero_is_never_handed_out() -> None:
 def test_blank_blocks_are_reused_before_named_ones_and_named_ones_oldest_first() -> None:
     pool, index = make_pool(6)
     taken = pool.take(5)
-    for name, block in ((b"a", taken[0]), (b"b", taken[1])):
-        index.publish(0, name, block)
+    for token, block in enumerate(taken[:2]):
+        publish(index, block, token)
     pool.drop([taken[1]])
     pool.drop([taken[0]])
     pool.drop([taken[2], taken[3]])
     assert pool.take(2) == [taken[2], taken[3]]
+    assert pool.evicted == 0
     assert pool.take(2) == [taken[1], taken[0]]
+    assert pool.evicted == 2
     assert not index.holds(taken[0])
 
 
 def test_a_shared_block_outlives_its_first_owner() -> None:
     pool, index = make_pool(4)
     (block,) = pool.take(1)
-    index.publish(0, b"a", block)
+    publish(index, block, 7)
     pool.share([block])
     pool.drop([block])
     assert pool.references(block) == 1
     assert pool.free == 2
     pool.drop([block])
     assert (pool.free, pool.cached) == (3, 1)
+    assert pool.count_free([block, 0]) == 1
     pool.share([block])
     assert (pool.free, pool.cached) == (2, 0)
+    assert pool.count_free([block, 0]) == 0
 
 
-@given(st.lists(st.tuples(st.sampled_from(["take", "drop", "share", "name"]), st.integers(0, 30)), max_size=80))
-def test_the_ledger_adds_up_after_any_moves(moves: list[tuple[str, int]]) -> None:
-    pool, index = make_pool(16)
+MOVES = ("take", "drop", "share", "name", "forget all", "reset")
+
+
+@pytest.mark.parametrize("index_class", INDEXES)
+@settings(max_examples=200)
+@given(st.lists(st.tuples(st.sampled_from(MOVES[:4] * 6 + MOVES), st.integers(0, 30)), max_size=80))
+def test_free_and_cached_and_referenced_are_all_after_any_moves(
+    index_class: type[PrefixIndex], moves: Sequence[tuple[str, int]]
+) -> None:
+    pool, index = make_pool(16, index_class)
     held: list[int] = []  # one entry a reference
-    for at, (move, number) in enumerate(moves):
+    named: set[int] = set()
+    cached: list[int] = []  # oldest first
+    evicted = 0
+    for token, (move, number) in enumerate(moves):
         if move == "take" and number <= pool.free:
+            given_up = cached[: max(0, number - (15 - len(set(held)) - len(cached)))]
             fresh = pool.take(number)
             assert not set(fresh) & set(held)
+            assert len(set(fresh)) == number
+            assert [block for block in fresh if block in cached] == given_up
+            cached = cached[len(given_up) :]
+            named -= set(given_up)
+            evicted += len(given_up)
             held += fresh
         elif move == "drop" and held:
-            pool.drop([held.pop(number % len(held))])
-        elif move == "share" and held:
-            block = held[number % len(held)]
-            pool.share([block])
+            block = held.pop(number % len(held))
+            pool.drop([block, 0])
+            if block in named and block not in held:
+                cached.append(block)
+        elif move == "share" and set(held) | set(cached):
+            block = sorted(set(held) | set(cached))[number % len(set(held) | set(cached))]
+            pool.share([0, block])
             held.append(block)
-        elif move == "name" and held:
-            block = held[number % len(held)]
-            if not index.holds(block):
-                index.publish(0, at.to_bytes(4, "little"), block)
-        assert pool.referenced() == len(set(held))
-        assert pool.free + pool.referenced() == pool.total == 15
-        assert all(pool.references(block) == held.count(block) for block in set(held))
+            cached = [other for other in cached if other != block]
+        elif move == "name" and set(held) - named:
+            block = sorted(set(held) - named)[number % len(set(held) - named)]
+            publish(index, block, token)
+            named.add(block)
+        elif move == "forget all":
+            index.clear()
+            assert pool.forget_cached() == len(cached)
+            named, cached = set(), []
+        elif move == "reset":
+            pool.reset()
+            held, named, cached = [], set(), []
+        assert {block for block in range(16) if index.holds(block)} == named
+        assert (pool.referenced(), pool.cached, pool.evicted) == (len(set(held)), len(cached), evicted)
+        assert pool.blank + pool.cached + pool.referenced() == pool.free + pool.referenced() == pool.total == 15
+        assert [pool.references(block) for block in range(1, 16)] == [held.count(block) for block in range(1, 16)]
+        assert pool.count_free(range(1, 16)) == pool.free

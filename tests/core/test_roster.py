@@ -2,14 +2,16 @@
 
 from array import array
 
+import numpy as np
 import pytest
 
-from asyncpage.core.policy import fcfs
-from asyncpage.core.prefix_chain import chain_names
+from asyncpage.core.block_names import chain_names
+from asyncpage.core.policy import Fcfs, last_admitted
 from asyncpage.core.roster import Roster
+from asyncpage.core.running import Running
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.core.sequence import Sequence, sequences
-from asyncpage.messages import Admission, Admit, RequestId, RequestOptions
+from asyncpage.messages import Admission, Admit, Int32, RequestId, RequestOptions, StepDone
 
 
 def make(request: int, n: int = 1, prompt: int = 6, prompt_logprobs: int | None = None) -> list[Sequence]:
@@ -20,7 +22,9 @@ def make(request: int, n: int = 1, prompt: int = 6, prompt_logprobs: int | None 
 
 
 def make_roster(*prompts: list[Sequence], rows: int = 4) -> Roster:
-    roster = Roster(rows=rows, block_size=4, policy=fcfs)
+    policy = Fcfs()
+    running = Running(rows=rows, block_size=4, max_tokens=60, vocab_size=97, policy=policy, victims=last_admitted)
+    roster = Roster(running, policy, rows=rows, block_size=4, fairness_bound=0)
     for made in prompts:
         roster.add(made)
     return roster
@@ -32,6 +36,17 @@ def offered(roster: Roster, budget: int = 100) -> list[int]:
 
 def run(roster: Roster, request: int, row: int, computed: int = 0) -> Sequence:
     return roster.open(Admission(RequestId(request), row, computed, 0, ()))
+
+
+def ints(*numbers: int) -> Int32:
+    return np.array(numbers, dtype=np.int32)
+
+
+def compute(roster: Roster, row: int, count: int, *tokens: int) -> None:
+    """The row computes its next `count` tokens, and each of `tokens` is sampled in a step of its own."""
+    for number, (own, token) in enumerate(((count, tokens[0]), *((1, token) for token in tokens[1:])), start=1):
+        roster.running.launch(number, 1, ints(row), ints(own))
+        roster.running.settle(StepDone(number, 1, ints(row), ints(1), ints(token)))
 
 
 def test_as_many_are_offered_as_have_rows_and_could_share_the_budget() -> None:
@@ -57,8 +72,11 @@ def test_choices_are_held_until_their_leader_has_computed_the_prompt_or_will_not
         assert roster.send_back(leader) == 0
         assert offered(roster) == [1, 2, 3]
     else:
-        roster.running.computed[0] = 5
-        roster.let_children_wait(leader)
+        roster.running.computed[0] = 4
+        roster.let_served_children_wait()
+        assert offered(roster) == []
+        roster.running.computed[0] = 5  # all but the last, which each computes for itself
+        roster.let_served_children_wait()
         assert [(c.request, c.fork_row) for c in roster.candidates(100)] == [(2, 0), (3, 0)]
 
 
@@ -84,11 +102,34 @@ def test_choices_that_report_their_prompts_logprobs_compute_it_each_for_itself()
 def test_a_request_that_is_sent_back_waits_at_its_place_with_all_its_tokens_named() -> None:
     roster = make_roster(make(1), make(2))
     first = run(roster, 1, 3)
-    first.tokens.extend([9, 8])
+    compute(roster, 3, 6, 9, 8)
     assert roster.send_back(first) == 3
     candidate = roster.candidates(100)[0]
     assert (candidate.request, candidate.known) == (1, 8)
-    assert candidate.names == chain_names(first.tokens.tobytes(), 4)
+    tokens = array("i", [0, 1, 2, 3, 4, 5, 9, 8]).tobytes()
+    assert (candidate.prefix.tokens, candidate.prefix.names) == (tokens, chain_names(tokens, 4))
+    assert first.computed == 7  # the last token's turn had not come
+
+
+def test_a_parked_request_keeps_its_place_and_is_offered_again_when_it_is_woken() -> None:
+    roster = make_roster(make(1), make(2), make(3))
+    roster.park([RequestId(1), RequestId(2)])
+    assert offered(roster) == [3]
+    assert roster.waiting == 3
+    roster.wake([RequestId(2), RequestId(9)])  # 9 has left meanwhile
+    assert offered(roster) == [2, 3]
+    roster.wake_all()
+    assert offered(roster) == [1, 2, 3]
+
+
+def test_a_parked_request_can_leave_and_waking_it_later_brings_nothing_back() -> None:
+    made = make(1)
+    roster = make_roster(made, make(2))
+    roster.park([RequestId(1)])
+    assert roster.remove(made[0]) is None
+    roster.wake([RequestId(1)])
+    assert offered(roster) == [2]
+    assert (len(roster), roster.waiting) == (1, 1)
 
 
 def test_while_suspects_are_tried_the_others_make_way_and_are_not_offered() -> None:

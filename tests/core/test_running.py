@@ -1,25 +1,35 @@
 """Columns of the running batch: what a step advances, and what its return settles."""
 
 from array import array
+from collections.abc import Sequence as Items
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from asyncpage.core.policy import fcfs
-from asyncpage.core.prefix_chain import chain_names
-from asyncpage.core.running import Running, columns_of
+from asyncpage.core.block_names import chain_names
+from asyncpage.core.policy import Fcfs, VictimPolicy, last_admitted, least_computed, lowest_priority
+from asyncpage.core.returned import Returned, cut_at_ends
+from asyncpage.core.running import Running
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.core.sequence import Sequence, sequences
 from asyncpage.errors import ProtocolError
 from asyncpage.messages import Admission, Admit, Int32, Logprobs, PromptLogprobs, RequestId, RequestOptions, StepDone
 
+END = 2
+ROWS = 4
 
-def make(request: int, prompt: int = 6, most: int = 20) -> Sequence:
+
+def make(
+    request: int, prompt: int = 6, most: int = 20, *, use_cache: bool = True, priority: int = 0, **more: object
+) -> Sequence:
     tokens = array("i", range(prompt)).tobytes()
-    sampling = SamplingParams(max_tokens=most)
-    admit = Admit(RequestId(request), tokens, chain_names(tokens, 4), sampling, RequestOptions())
-    return sequences(admit, arrival=request, max_tokens=60, block_size=4, eos_ids=(), seed=0)[0]
+    sampling = SamplingParams(max_tokens=most, **more)  # type: ignore[arg-type]
+    options = RequestOptions(use_cache=use_cache, priority=priority)
+    admit = Admit(RequestId(request), tokens, chain_names(tokens, 4) if use_cache else (), sampling, options)
+    return sequences(admit, arrival=request, max_tokens=60, block_size=4, eos_ids=(END,), seed=0)[0]
 
 
 def ints(*numbers: int) -> Int32:
@@ -31,96 +41,214 @@ def start(running: Running, sequence: Sequence, row: int, computed: int = 0) -> 
     return sequence
 
 
-def done(number: int, tokens: dict[int, int], epoch: int = 1) -> StepDone:
-    return StepDone(number, epoch, ints(*tokens), ints(*[1] * len(tokens)), ints(*tokens.values()))
+def done(number: int, tokens: dict[int, int | Items[int]], epoch: int = 1) -> StepDone:
+    """Tokens by row; several where drafts were accepted."""
+    own = [[one] if isinstance(one, int) else list(one) for one in tokens.values()]
+    return StepDone(number, epoch, ints(*tokens), ints(*map(len, own)), ints(*(t for part in own for t in part)))
 
 
-def batch() -> Running:
-    return Running(rows=4, block_size=4, policy=fcfs)
+def logprobs(values: Items[int]) -> Logprobs:
+    """One entry a token, that tells which token it belongs to."""
+    column = np.array(values, dtype=np.float32)
+    return Logprobs(-column, ints(*values), ints(*values).reshape(-1, 1), column.reshape(-1, 1))
+
+
+def batch(victims: VictimPolicy = last_admitted) -> Running:
+    return Running(rows=ROWS, block_size=4, max_tokens=60, vocab_size=97, policy=Fcfs(), victims=victims)
+
+
+def launch(running: Running, number: int, counts: dict[int, int], epoch: int = 1) -> None:
+    running.launch(number, epoch, ints(*counts), ints(*counts.values()))
+
+
+def settle(running: Running, step: StepDone) -> Returned:
+    returned = running.settle(step)
+    assert returned is not None
+    return returned
+
+
+def told(returned: Returned) -> dict[RequestId, list[int]]:
+    """Tokens by request."""
+    ids = iter(returned.tokens.tolist())
+    pairs = zip(returned.requests, returned.counts.tolist(), strict=True)
+    tokens = {request: [next(ids) for _ in range(count)] for request, count in pairs}
+    assert next(ids, None) is None
+    return tokens
+
+
+def tokens_of(running: Running, sequence: Sequence) -> list[int]:
+    """Every token of a running sequence, by taking it out of its row."""
+    running.close(sequence)
+    return sequence.tokens.tolist()
+
+
+def filled(returned: Returned) -> list[tuple[int, int, list[int]]]:
+    pairs = zip(returned.filled.tolist(), returned.filled_tokens.tolist(), strict=True)
+    return [(row, index, tokens) for (row, index), tokens in pairs]
+
+
+# --- planning a step --------------------------------------------------------------------------------------------------
 
 
 def test_rows_want_what_they_know_and_have_not_computed_in_policy_order() -> None:
     running = batch()
     start(running, make(2, prompt=9), 0)
     start(running, make(1, prompt=6), 3, computed=4)
-    rows, wants = running.wants()
-    assert (rows.tolist(), wants.tolist()) == ([3, 0], [2, 9])
-    assert running.wants(most=5)[1].tolist() == [2, 5]
+    assert running.order().tolist() == [3, 0]
+    assert running.wants().tolist() == [9, 0, 0, 2]
+    assert running.wants(most=5).tolist() == [5, 0, 0, 2]
     assert running.free_rows(9) == (1, 2)
+    assert running.free_rows(1) == (1,)
+    assert [sequence.request for sequence in running.occupants()] == [1, 2]
 
 
 def test_a_row_that_catches_up_knows_one_token_more_before_anybody_has_seen_it() -> None:
     running = batch()
     start(running, make(1, prompt=6), 0)
-    running.launch(1, 1, ints(0), ints(4))
-    assert running.wants()[1].tolist() == [2]
-    running.launch(2, 1, ints(0), ints(2))
-    assert running.wants()[1].tolist() == [1]  # the token that step 2 will bring
+    launch(running, 1, {0: 4})
+    assert running.wants().tolist() == [2, 0, 0, 0]
+    launch(running, 2, {0: 2})
+    assert running.wants().tolist() == [1, 0, 0, 0]  # the token that step 2 will bring
 
 
 def test_the_last_token_that_a_row_may_have_is_never_computed() -> None:
     running = batch()
     start(running, make(1, prompt=6, most=1), 0)
-    running.launch(1, 1, ints(0), ints(6))
-    assert running.wants()[0].tolist() == []
+    launch(running, 1, {0: 6})
+    assert running.wants().tolist() == [0, 0, 0, 0]
+
+
+def test_a_prompt_that_wants_no_answer_is_silent_once_all_but_its_last_token_are_back() -> None:
+    running = batch()
+    sequence = start(running, make(1, prompt=6, most=0, prompt_logprobs=0), 0)
+    assert running.wants().tolist() == [5, 0, 0, 0]
+    launch(running, 1, {0: 3})
+    launch(running, 2, {0: 2})
+    assert settle(running, done(1, {})).silent == []
+    assert running.wants().tolist() == [0, 0, 0, 0]
+    assert settle(running, done(2, {})).silent == [sequence]
+
+
+VICTIMS = [(last_admitted, [1, 3, 0]), (lowest_priority, [0, 1, 3]), (least_computed, [3, 1, 0])]
+
+
+@pytest.mark.parametrize(("policy", "rows"), VICTIMS, ids=lambda one: getattr(one, "__name__", ""))
+def test_victims_are_the_rows_that_live_by_admission_priority_or_work_lost(
+    policy: VictimPolicy, rows: list[int]
+) -> None:
+    running = batch(policy)
+    start(running, make(3, priority=5), 0, computed=4)
+    start(running, make(1), 3, computed=1)
+    gone = start(running, make(4, priority=9), 2)
+    start(running, make(2), 1, computed=2)
+    running.close(gone)
+    assert running.victims().tolist() == rows
+
+
+# --- a step is back ---------------------------------------------------------------------------------------------------
 
 
 def test_tokens_reach_only_the_life_that_the_step_was_planned_for() -> None:
     running = batch()
     first, second = start(running, make(1), 0), start(running, make(2), 1)
-    running.launch(1, 1, ints(0, 1), ints(6, 6))
+    launch(running, 1, {0: 6, 1: 6})
     running.close(first)
     late = start(running, make(3), 0)
-    step = done(1, {0: 70, 1: 80})
-    settled = running.settle(step)
-    assert settled is not None
-    assert [(piece.sequence, piece.at) for piece in settled.sampled] == [(second, 1)]
-    assert (first.tokens[-1], second.tokens[-1], late.tokens[-1]) == (5, 80, 5)
-    assert settled.progress == [(second, 6)]
-    counts, tokens, _ = columns_of(settled.sampled, step)
-    assert (counts.tolist(), tokens.tolist()) == ([1], [80])
+    returned = settle(running, done(1, {0: 70, 1: 80}))
+    assert told(returned) == {2: [80]}
+    assert running.progress(returned.record) == {2: 6}
+    assert [tokens_of(running, one)[-1] for one in (second, late)] == [80, 5]
+    assert first.tokens.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_with_two_steps_in_flight_the_second_brings_nothing_to_a_row_that_the_first_ended() -> None:
+    running = batch()
+    first, second = start(running, make(1, most=1), 0), start(running, make(2), 1)
+    launch(running, 1, {0: 6, 1: 6})
+    launch(running, 2, {1: 1})
+    returned = settle(running, done(1, {0: 70, 1: 80}))
+    assert [(over.sequence, over.stop_token) for over in returned.over] == [(first, None)]
+    assert told(returned) == {1: [70], 2: [80]}
+    running.close(first)
+    late = start(running, make(3), 0)
+    launch(running, 3, {0: 6, 1: 1})
+    assert told(settle(running, done(2, {1: 81}))) == {2: [81]}
+    assert told(settle(running, done(3, {0: 90, 1: 82}))) == {3: [90], 2: [82]}
+    assert tokens_of(running, second)[6:] == [80, 81, 82]
+    assert tokens_of(running, late)[6:] == [90]
+    assert (first.computed, second.computed) == (6, 8)
+
+
+def test_an_end_token_ends_only_those_whose_end_it_is_and_the_limit_ends_without_one() -> None:
+    running = batch()
+    ends = start(running, make(1), 0)
+    ignores = start(running, make(2, ignore_eos=True), 1)
+    own = start(running, make(3, stop_token_ids=(40, 200)), 2)  # 200: no such token in this vocabulary
+    short = start(running, make(4, most=1), 3)
+    launch(running, 1, {0: 6, 1: 6, 2: 6, 3: 6})
+    returned = settle(running, done(1, {0: END, 1: END, 2: 40, 3: 5}))
+    assert [(over.sequence, over.stop_token) for over in returned.over] == [(ends, END), (own, 40), (short, None)]
+    assert told(returned)[RequestId(2)] == [END]
+    for sequence in (ends, own, short, ignores):
+        running.close(sequence)
+    start(running, make(5, ignore_eos=True), 0)
+    launch(running, 2, {0: 6})
+    assert settle(running, done(2, {0: END})).over == []
 
 
 def test_logprobs_are_cut_with_the_tokens_they_belong_to() -> None:
     running = batch()
     gone, kept = start(running, make(1), 0), start(running, make(2), 1)
-    running.launch(1, 1, ints(0, 1), ints(6, 6))
+    launch(running, 1, {0: 6, 1: 6})
     running.close(gone)
-    columns = Logprobs(
-        np.array([-1, -2], dtype=np.float32), ints(1, 2), np.array([[7], [8]], np.int32), np.zeros((2, 1), np.float32)
-    )
-    step = StepDone(1, 1, ints(0, 1), ints(1, 1), ints(7, 8), logprobs=columns)
-    settled = running.settle(step)
-    assert settled is not None
-    _, _, logprobs = columns_of(settled.sampled, step)
-    assert logprobs is not None
-    assert (logprobs.token_logprobs.tolist(), logprobs.top_ids.tolist()) == ([-2.0], [[8]])
-    assert kept.tokens[-1] == 8
+    returned = settle(running, replace(done(1, {0: 7, 1: 8}), logprobs=logprobs([7, 8])))
+    assert returned.logprobs is not None
+    assert told(returned) == {2: [8]}
+    assert returned.logprobs.token_logprobs.tolist() == [-8.0]
+    assert returned.logprobs.ranks.tolist() == [8]
+    assert (returned.logprobs.top_ids.tolist(), returned.logprobs.top_logprobs.tolist()) == ([[8]], [[8.0]])
+    assert tokens_of(running, kept)[-1] == 8
 
 
-def test_blocks_are_reported_once_when_they_are_full_of_accepted_tokens() -> None:
+def test_drafts_are_cut_behind_an_end_token_and_at_the_limit_and_their_logprobs_with_them() -> None:
     running = batch()
-    sequence = start(running, make(1, prompt=6), 0, computed=4)
-    running.launch(1, 1, ints(0), ints(2))
-    settled = running.settle(done(1, {0: 50}))
-    assert settled is not None
-    assert settled.filled == []  # six of eight tokens
-    for number, token in ((2, 51), (3, 52)):
-        running.launch(number, 1, ints(0), ints(1))
-        settled = running.settle(done(number, {0: token}))
-    assert settled is not None
-    ((row, first, last, tokens),) = [(f.row, f.first, f.last, f.tokens) for f in settled.filled]
-    assert (row, first, last) == (0, 1, 2)
-    assert np.frombuffer(tokens, np.int32).tolist() == [4, 5, 50, 51]
-    assert sequence.tokens.tolist() == [0, 1, 2, 3, 4, 5, 50, 51, 52]
+    ended, limited, on = start(running, make(1), 0), start(running, make(2, most=2), 1), start(running, make(3), 2)
+    gone = start(running, make(4), 3)
+    launch(running, 1, {0: 6, 1: 6, 2: 6, 3: 6})
+    running.close(gone)
+    step = done(1, {0: [50, END, 51], 1: [60, 61, 62], 2: [70, 71], 3: [80, 81]})
+    returned = settle(running, replace(step, logprobs=logprobs(step.tokens.tolist())))
+    assert told(returned) == {1: [50, END], 2: [60, 61], 3: [70, 71]}
+    assert returned.logprobs is not None
+    assert returned.logprobs.ranks.tolist() == returned.tokens.tolist()
+    assert [(over.sequence, over.stop_token) for over in returned.over] == [(ended, END), (limited, None)]
+    assert running.known[2] == running.accepted[2] == 8
+    assert running.wants().tolist()[2] == 2
+    assert tokens_of(running, on)[6:] == [70, 71]
+
+
+def test_the_longest_beginning_up_to_an_end_is_kept() -> None:
+    assert cut_at_ends([5, 6, 7], (6, 7)) == ([5, 6], 6)
+    assert cut_at_ends([5, 6, 7], (8,)) == ([5, 6, 7], None)
+    assert cut_at_ends([], (8,)) == ([], None)
+
+
+def test_a_row_that_failed_alone_is_told_only_if_it_still_lives() -> None:
+    running = batch()
+    gone, broken = start(running, make(1), 0), start(running, make(2), 1)
+    launch(running, 1, {0: 6, 1: 6})
+    running.close(gone)
+    start(running, make(3), 0)
+    returned = settle(running, replace(done(1, {}), failed=((0, "out of range"), (1, "out of range"))))
+    assert returned.failed == [(broken, "out of range")]
 
 
 def test_a_result_of_a_past_epoch_is_dropped_and_one_out_of_turn_is_an_error() -> None:
     running = batch()
     sequence = start(running, make(1), 0)
-    running.launch(4, 2, ints(0), ints(6))
+    launch(running, 4, {0: 6}, epoch=2)
     assert running.settle(done(3, {0: 9}, epoch=1)) is None
-    assert len(sequence.tokens) == 6
+    assert running.answer_tokens(sequence) == 0
     with pytest.raises(ProtocolError, match="answered step 5, step 4 was awaited"):
         running.settle(done(5, {0: 9}, epoch=2))
 
@@ -129,8 +257,8 @@ def test_the_unreturned_are_the_living_with_the_first_count_they_were_to_reach()
     running = batch()
     gone = start(running, make(1), 0)
     start(running, make(2), 1)
-    running.launch(1, 1, ints(0, 1), ints(6, 4))
-    running.launch(2, 1, ints(0, 1), ints(1, 2))
+    launch(running, 1, {0: 6, 1: 4})
+    launch(running, 2, {0: 1, 1: 2})
     running.close(gone)
     assert running.unreturned() == {2: 4}
     assert running.unreturned(2) == {2: 6}
@@ -140,16 +268,171 @@ def test_the_unreturned_are_the_living_with_the_first_count_they_were_to_reach()
 def test_what_was_told_of_a_prompt_is_remembered_over_a_preemption() -> None:
     running = batch()
     sequence = start(running, make(1, prompt=6), 0)
-    told = []
+    reported = []
     for number, (first, count) in enumerate(((1, 3), (1, 2), (3, 3)), start=1):
-        nothing = np.zeros((count, 0), np.float32)
-        columns = Logprobs(np.zeros(count, np.float32), ints(*[1] * count), nothing.astype(np.int32), nothing)
-        running.launch(number, 1, ints(0), ints(2))
-        found = PromptLogprobs(0, first, ints(*range(first, first + count)), columns)
-        settled = running.settle(replace(done(number, {}), prompt_logprobs=(found,)))
-        assert settled is not None
-        assert settled.prompt_logprobs == [(sequence.request, found)]
-        told.append(sequence.reported)
+        launch(running, number, {0: 2})
+        found = PromptLogprobs(0, first, ints(*range(first, first + count)), logprobs(range(count)))
+        returned = settle(running, replace(done(number, {}), prompt_logprobs=(found,)))
+        assert returned.prompt_logprobs == [(sequence.request, found)]
+        reported.append(sequence.reported)
         running.close(sequence)
         start(running, sequence, 0)
-    assert told == [4, 4, 6]
+    assert reported == [4, 4, 6]
+
+
+def test_the_requests_of_the_same_rows_are_the_very_same_tuple_until_somebody_comes_or_goes() -> None:
+    running = batch()
+    start(running, make(1), 0)
+    second = start(running, make(2), 1)
+    launch(running, 1, {0: 6, 1: 6})
+    rows = ints(0, 1)
+    tuples = []
+    for number in (1, 2):
+        step = replace(done(number, {0: 50, 1: 51}), rows=rows)
+        tuples.append(settle(running, step).requests)
+        launch(running, number + 1, {0: 1, 1: 1})
+    assert tuples[0] == (1, 2)
+    assert tuples[1] is tuples[0]
+    running.close(second)
+    start(running, make(3), 1)
+    settle(running, replace(done(3, {0: 50, 1: 51}), rows=rows))
+    launch(running, 4, {0: 1, 1: 6})
+    assert settle(running, replace(done(4, {0: 50, 1: 51}), rows=rows)).requests == (1, 3)
+
+
+# --- full blocks ------------------------------------------------------------------------------------------------------
+
+
+def test_blocks_are_reported_once_when_they_are_full_of_accepted_tokens() -> None:
+    running = batch()
+    sequence = start(running, make(1, prompt=6), 0, computed=4)
+    launch(running, 1, {0: 2})
+    assert filled(settle(running, done(1, {0: 50}))) == []  # six of eight tokens
+    reports = []
+    for number, token in ((2, 51), (3, 52), (4, 53)):
+        launch(running, number, {0: 1})
+        reports.append(filled(settle(running, done(number, {0: token}))))
+    assert reports == [[], [(0, 1, [4, 5, 50, 51])], []]
+    assert tokens_of(running, sequence) == [0, 1, 2, 3, 4, 5, 50, 51, 52, 53]
+
+
+def test_several_blocks_of_several_rows_are_reported_row_by_row_in_order() -> None:
+    running = batch()
+    start(running, make(1, prompt=13), 3)
+    start(running, make(2, prompt=9), 0, computed=4)
+    start(running, make(3, prompt=9, use_cache=False), 1)
+    launch(running, 1, {0: 5, 1: 9, 3: 13})
+    report = filled(settle(running, done(1, {0: 50, 1: 51, 3: 52})))
+    prompt = list(range(13))
+    assert report == [(0, 1, prompt[4:8]), (3, 0, prompt[:4]), (3, 1, prompt[4:8]), (3, 2, prompt[8:12])]
+
+
+def test_with_two_steps_in_flight_only_what_is_back_is_reported_as_full() -> None:
+    running = batch()
+    start(running, make(1, prompt=8), 0)
+    launch(running, 1, {0: 4})
+    launch(running, 2, {0: 4})
+    assert filled(settle(running, done(1, {}))) == [(0, 0, [0, 1, 2, 3])]
+    assert filled(settle(running, done(2, {0: 50}))) == [(0, 1, [4, 5, 6, 7])]
+
+
+def test_a_block_that_fills_when_its_row_has_gone_is_not_reported_for_who_lives_there_now() -> None:
+    running = batch()
+    gone = start(running, make(1, prompt=8), 0)
+    launch(running, 1, {0: 8})
+    running.close(gone)
+    start(running, make(2, prompt=8), 0)
+    assert filled(settle(running, done(1, {0: 50}))) == []
+
+
+def test_the_tail_is_what_is_computed_behind_the_last_full_block_and_counts() -> None:
+    running = batch()
+    sequence = start(running, make(1, prompt=6), 0)
+
+    def tail(most: int) -> list[int]:
+        return np.frombuffer(running.tail(sequence, most), dtype=np.int32).tolist()
+
+    assert tail(60) == []
+    launch(running, 1, {0: 6})
+    assert tail(60) == []  # nothing is back
+    settle(running, done(1, {0: 50}))
+    assert tail(60) == [4, 5]  # 50 is known, not computed
+    launch(running, 2, {0: 1})
+    settle(running, done(2, {0: 51}))
+    assert tail(60) == [4, 5, 50]
+    assert tail(6) == [4, 5]  # a stop string before 50
+    assert tail(3) == []
+    launch(running, 3, {0: 1})
+    settle(running, done(3, {0: 52}))
+    assert tail(60) == []  # the block is full
+    refusing = start(running, make(2, prompt=6, use_cache=False), 1)
+    launch(running, 4, {1: 6})
+    settle(running, done(4, {1: 50}))
+    assert running.tail(refusing, 60) == b""
+
+
+# --- any history ------------------------------------------------------------------------------------------------------
+
+MOVES = st.lists(
+    st.one_of(
+        st.tuples(st.just("open"), st.integers(0, ROWS - 1), st.integers(1, 14), st.integers(0, 13), st.integers(1, 9)),
+        st.tuples(st.just("close"), st.integers(0, ROWS - 1)),
+        st.tuples(st.just("launch"), st.integers(1, 6)),
+        st.tuples(st.just("settle")),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(moves=MOVES)
+def test_any_history_brings_each_sequence_its_own_tokens_and_each_full_block_once(
+    moves: list[tuple[object, ...]],
+) -> None:
+    # What a step samples is numbered, so that every token says from which step and row it is.
+    running = batch()
+    living: dict[int, tuple[Sequence, list[int], int]] = {}  # by row: sequence, tokens, first block to report
+    reported: dict[RequestId, list[tuple[int, list[int]]]] = {}
+    steps: list[tuple[int, dict[int, tuple[RequestId, int]]]] = []  # number, the sampling rows' requests and tokens
+    number = 0
+    for request, move in enumerate(moves):
+        match move:
+            case ("open", int(row), int(prompt), int(computed), int(most)) if row not in living:
+                sequence = make(request, prompt=prompt, most=most)
+                computed = min(computed, prompt - 1)
+                start(running, sequence, row, computed)
+                living[row] = (sequence, list(range(prompt)), computed // 4)
+                reported[sequence.request] = []
+            case ("close", int(row)) if row in living:
+                sequence, tokens, _ = living.pop(row)
+                assert running.close(sequence) == row
+                assert sequence.tokens.tolist() == tokens
+            case ("launch", int(most)) if len(steps) < 2:
+                wants = running.wants(most)
+                rows = np.flatnonzero(wants).astype(np.int32)
+                number += 1
+                catching_up = {row for row in rows.tolist() if running.computed[row] + wants[row] == running.known[row]}
+                running.launch(number, 1, rows, wants[rows])
+                sampled = {row: (living[row][0].request, 10 + number * ROWS % 80 + row) for row in sorted(catching_up)}
+                steps.append((number, sampled))
+            case ("settle",) if steps:
+                which, sampled = steps.pop(0)
+                returned = settle(running, done(which, {row: token for row, (_, token) in sampled.items()}))
+                alive = {row: one for row, one in sampled.items() if row in living and living[row][0].request == one[0]}
+                assert told(returned) == {request: [token] for request, token in alive.values()}
+                for row, (_, token) in alive.items():
+                    living[row][1].append(token)
+                for row, index, tokens in filled(returned):
+                    reported[living[row][0].request].append((index, tokens))
+                for over in returned.over:
+                    assert len(living[over.sequence.row][1]) == over.sequence.limit
+                    del living[over.sequence.row]
+                    running.close(over.sequence)
+        for row, (sequence, tokens, first) in living.items():
+            indices = [index for index, _ in reported[sequence.request]]
+            assert indices == list(range(first, first + len(indices)))
+            assert all(block == tokens[4 * i : 4 * i + 4] for i, block in reported[sequence.request])
+            assert running.answer_tokens(sequence) == len(tokens) - sequence.prompt_tokens
+            if not steps:  # everything computed is back: all full blocks but none else
+                assert first + len(indices) == max(first, int(running.computed[row]) // 4)
+    assert len(running) == len(living)

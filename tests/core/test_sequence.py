@@ -4,7 +4,7 @@ from array import array
 
 import pytest
 
-from asyncpage.core.prefix_chain import chain_names
+from asyncpage.core.block_names import chain_names
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.core.sequence import Sequence, sequences
 from asyncpage.messages import Admit, RequestId, RequestOptions

@@ -12,8 +12,7 @@ import torch
 from asyncpage.config import EngineConfig
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.engine import AsyncEngine
-from asyncpage.messages import TokenLogprob
-from asyncpage.outputs import RequestOutput, gather
+from asyncpage.outputs import RequestOutput, TokenLogprob, gather
 from tests.e2e.oracle import Oracle, answer, check_idle, greedy
 
 PROMPT = [(i * i) % 500 + 3 for i in range(37)]

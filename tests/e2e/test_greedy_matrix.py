@@ -49,6 +49,7 @@ FACTORS: dict[str, dict[str, Any]] = {
     "caching off": {"enable_prefix_caching": False},
     "chunks of 16": {"max_num_batched_tokens": 32, "long_prefill_token_threshold": 16},
     "a pool of one prompt's size": {"num_kv_blocks": 97},
+    "a tree in a pool of one prompt's size": {"num_kv_blocks": 97, "prefix_index": "tree"},
     "depth 2": {"pipeline_depth": 2},
 }
 
@@ -121,7 +122,7 @@ async def test_the_demo_model_answers_the_same_after_its_executor_was_killed(
 
 def combinations() -> Iterator[dict[str, Any]]:
     options: list[list[dict[str, Any]]] = [
-        [{}, {"enable_prefix_caching": False}],
+        [{}, {"enable_prefix_caching": False}, {"prefix_index": "tree"}],
         [{}, {"max_num_batched_tokens": 16, "long_prefill_token_threshold": 5}],
         [{"num_kv_blocks": 200}, {"num_kv_blocks": 24}],
         [{"pipeline_depth": 1}, {"pipeline_depth": 2}],

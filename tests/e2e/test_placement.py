@@ -12,7 +12,7 @@ from asyncpage.clock import SystemClock
 from asyncpage.config import EngineConfig
 from asyncpage.errors import Failure
 from asyncpage.house import ACTORS, Text, build, executor_settings, mailboxes
-from asyncpage.messages import Finish, Load, RequestId, RequestOptions, TextPrompt, TokenLogprob
+from asyncpage.messages import Finish, Load, LogprobEntry, RequestId, RequestOptions, TextPrompt
 from asyncpage.pipes.launcher import ProcessLauncher
 from asyncpage.testing.threaded_cell import ThreadedCell
 from asyncpage.text.chat_template import load_chat_template
@@ -36,11 +36,11 @@ class QueueSink:
         self.ends.put(failure)
 
     def text(
-        self, request: RequestId, text: str, token_ids: Sequence[int], logprobs: tuple[TokenLogprob, ...] | None
+        self, request: RequestId, text: str, token_ids: Sequence[int], logprobs: Sequence[LogprobEntry] | None
     ) -> None:
         self.tokens += token_ids
 
-    def prompt_logprobs(self, request: RequestId, entries: tuple[TokenLogprob, ...]) -> None:
+    def prompt_logprobs(self, request: RequestId, entries: Sequence[LogprobEntry]) -> None:
         pass
 
     def finished(self, finish: Finish) -> None:

@@ -116,16 +116,43 @@ def test_a_block_without_a_place_is_refused(row: tuple[int, ...]) -> None:
         batch_of(new_row(0)).place_blocks(np.array([row], dtype=np.int32))
 
 
+def moving(**moves: list[tuple[int, ...]]) -> Step:
+    """A step that has nothing but these moves of blocks."""
+    return Step(1, 1, column(), column(), **{name: np.array(rows, dtype=np.int32) for name, rows in moves.items()})
+
+
 @pytest.mark.parametrize("pair", [(0, 1), (1, 0), (1, 10), (-1, 2)])
 def test_a_copy_from_or_to_no_block_is_refused(pair: tuple[int, int]) -> None:
     with pytest.raises(ProtocolError):
-        batch_of().check_copies(np.array([pair], dtype=np.int32))
+        batch_of().check_moves(moving(copies=[(*pair, 1)]))
 
 
-def test_two_copies_into_one_block_are_refused() -> None:
-    batch_of().check_copies(np.array([[1, 2], [1, 3]], dtype=np.int32))
-    with pytest.raises(ProtocolError, match="into one"):
-        batch_of().check_copies(np.array([[1, 3], [2, 3]], dtype=np.int32))
+@pytest.mark.parametrize("block", [0, 10, -1])
+def test_no_block_is_neither_saved_nor_loaded(block: int) -> None:
+    with pytest.raises(ProtocolError):
+        batch_of().check_moves(moving(saves=[(block, 3)]))
+    with pytest.raises(ProtocolError):
+        batch_of().check_moves(moving(loads=[(3, block)]))
+
+
+@pytest.mark.parametrize("tokens", [0, 5, -1])
+def test_a_copy_of_no_tokens_or_of_more_than_a_block_has_is_refused(tokens: int) -> None:
+    batch_of().check_moves(moving(copies=[(1, 2, 1), (1, 3, 4)]))
+    with pytest.raises(ProtocolError, match="1 to 4 can be"):
+        batch_of().check_moves(moving(copies=[(1, 2, tokens)]))
+
+
+def test_two_blocks_into_one_are_refused() -> None:
+    batch_of().check_moves(moving(copies=[(1, 2, 4), (1, 3, 4)], loads=[(0, 4), (0, 5)], saves=[(2, 1), (2, 2)]))
+    for moves in (
+        {"copies": [(1, 3, 4), (2, 3, 4)]},
+        {"loads": [(0, 3), (1, 3)]},
+        {"copies": [(1, 3, 4)], "loads": [(0, 3)]},
+    ):
+        with pytest.raises(ProtocolError, match="into one"):
+            batch_of().check_moves(moving(**moves))
+    with pytest.raises(ProtocolError, match="into one slot"):
+        batch_of().check_moves(moving(saves=[(1, 3), (2, 3)]))
 
 
 def test_removing_an_empty_row_is_refused() -> None:

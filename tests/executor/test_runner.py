@@ -17,7 +17,8 @@ from asyncpage.errors import ModelError, ProtocolError, UsageError
 from asyncpage.executor import model_runner, runner
 from asyncpage.executor.model_runner import ModelRunner
 from asyncpage.executor.runner import load_runner
-from asyncpage.messages import Load, NewRow, PromptLogprobs, RequestId, Step, StepDone
+from asyncpage.messages import EMPTY, Load, NewRow, PromptLogprobs, RequestId, Step, StepDone
+from asyncpage.pipes.host_arena import HostArena
 
 VOCABULARY, BLOCK_SIZE, CONTEXT = 199, 4, 96
 NAN_TOKEN = 198
@@ -115,7 +116,9 @@ class Scheduler:
         self.epoch = 1
         self.fresh: list[Request] = []
         self.removed: list[int] = []
-        self.copies: list[tuple[int, int]] = []
+        self.copies: list[tuple[int, int, int]] = []
+        self.saves: list[tuple[int, int]] = []
+        self.loads: list[tuple[int, int]] = []
 
     def start(self, request: Request, row: int, *, computed: int = 0, blocks: Iterable[int] = ()) -> Request:
         request.row, request.computed, request.blocks = row, computed, list(blocks)
@@ -155,10 +158,12 @@ class Scheduler:
                 np.array(self.removed, dtype=np.int32),
                 tuple(self._new_row(request) for request in self.fresh),
                 np.array(placed, dtype=np.int32).reshape(-1, 4),
-                np.array(self.copies, dtype=np.int32).reshape(-1, 2),
+                np.array(self.copies, dtype=np.int32).reshape(-1, 3),
+                np.array(self.saves, dtype=np.int32).reshape(-1, 2),
+                np.array(self.loads, dtype=np.int32).reshape(-1, 2),
             )
         )
-        self.fresh, self.removed, self.copies = [], [], []
+        self.fresh, self.removed, self.copies, self.saves, self.loads = [], [], [], [], []
         self._take(done, dict(zip(rows, granted, strict=True)))
         return done
 
@@ -291,7 +296,7 @@ def test_two_rows_share_a_prefixes_blocks_and_a_copied_block_serves_a_fork(
     scheduler.step()
     # 5 full blocks are shared; the sixth holds 2 tokens, and the fork writes into a copy of it.
     target = scheduler.free.pop()
-    scheduler.copies = [(first.blocks[5], target)]
+    scheduler.copies = [(first.blocks[5], target, 2)]
     fork = scheduler.start(request(prompt), 1, computed=21, blocks=[*first.blocks[:5], target])
     # A third shares the full blocks only, and goes on differently.
     other = scheduler.start(request([*prompt[:20], 9, 8, 7]), 2, computed=20, blocks=first.blocks[:5])
@@ -300,6 +305,76 @@ def test_two_rows_share_a_prefixes_blocks_and_a_copied_block_serves_a_fork(
         scheduler.step()
     assert first.output[:outputs] == fork.output[:outputs] == oracle.greedy(prompt, outputs)
     assert other.output[:outputs] == oracle.greedy(other.prompt, outputs)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_blocks_come_back_from_the_host_also_into_another_runner(
+    oracle: Oracle, make: Callable[..., ModelRunner], backend: str
+) -> None:
+    arena = HostArena()
+    scheduler = Scheduler(make(attention_backend=backend, kv_arena_fd=arena.fd))
+    handshake = scheduler.executor.handshake
+    arena.set_size(8, handshake.kv_bytes // handshake.blocks)
+    prompt = prompts(22)[0]
+    first = scheduler.start(request(prompt), 0)
+    scheduler.step()
+    scheduler.saves = [(block, 7 - index) for index, block in enumerate(first.blocks[:5])]
+    scheduler.stop(first)
+    scheduler.step()  # without rows
+    assert first.output == oracle.greedy(prompt, 1)
+    scheduler.executor.close()
+
+    heir = Scheduler(make(attention_backend=backend, kv_arena_fd=arena.fd), seed=3)
+    # One step brings back five blocks, saves one of them anew into a slot that it also reads, and copies from another.
+    blocks = [heir.free.pop() for _ in range(5)]
+    heir.loads = [(7 - index, block) for index, block in enumerate(blocks)]
+    target = heir.free.pop()
+    heir.copies = [(blocks[4], target, 3)]
+    back = heir.start(request(prompt), 0, computed=20, blocks=blocks)
+    fork = heir.start(request([*prompt[:19], 5, 6]), 1, computed=19, blocks=[*blocks[:4], target])
+    while min(len(back.output), len(fork.output)) < 6:
+        heir.step()
+    assert back.output[:6] == oracle.greedy(prompt, 6)
+    assert fork.output[:6] == oracle.greedy(fork.prompt, 6)
+    arena.close()
+
+
+def test_a_block_is_saved_before_the_step_that_takes_it_writes_it(
+    oracle: Oracle, make: Callable[..., ModelRunner]
+) -> None:
+    arena = HostArena()
+    scheduler = Scheduler(make(kv_arena_fd=arena.fd))
+    handshake = scheduler.executor.handshake
+    arena.set_size(3, handshake.kv_bytes // handshake.blocks)
+    one, two = prompts(9, 13)
+    first = scheduler.start(request(one), 0)
+    scheduler.step()
+    scheduler.saves = [(first.blocks[0], 2), (first.blocks[1], 0)]
+    scheduler.stop(first)
+    taken = scheduler.start(request(two), 1)
+    scheduler.free += [first.blocks[1], first.blocks[0]]  # handed out next
+    scheduler.step()
+    assert set(taken.blocks) >= set(first.blocks[:2])
+    blocks = [scheduler.free.pop(0) for _ in range(2)]
+    scheduler.loads = [(2, blocks[0]), (0, blocks[1])]
+    back = scheduler.start(request(one), 0, computed=8, blocks=blocks)
+    scheduler.step()
+    assert back.output == oracle.greedy(one, 1)
+    arena.close()
+
+
+def test_moves_without_an_arena_or_beyond_it_fail_their_step(make: Callable[..., ModelRunner]) -> None:
+    moves = Step(1, 1, EMPTY, EMPTY, saves=np.array([[1, 3]], dtype=np.int32))
+    with pytest.raises(ProtocolError, match="no arena"):
+        make().execute(moves)
+    arena = HostArena()
+    executor = make(kv_arena_fd=arena.fd)
+    with pytest.raises(ProtocolError, match="not a host arena"):
+        executor.execute(moves)
+    arena.set_size(3, executor.handshake.kv_bytes // executor.handshake.blocks)
+    with pytest.raises(ProtocolError, match="the arena has 3"):
+        executor.execute(moves)
+    arena.close()
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, replace(GREEDY, prompt_logprobs=2)], ids=str)

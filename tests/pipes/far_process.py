@@ -112,7 +112,9 @@ def steps(seed: int, count: int) -> list[Any]:
                 int32(chance, chance.choice((0, 0, 2))),
                 added,
                 int32(chance, chance.choice((0, 3)), 4),
-                int32(chance, chance.choice((0, 0, 1)), 2),
+                int32(chance, chance.choice((0, 0, 1)), 3),
+                int32(chance, chance.choice((0, 0, 2)), 2),
+                int32(chance, chance.choice((0, 0, 3)), 2),
                 int32(chance, chance.choice((0, 0, 4)), 2),
             )
         )

@@ -391,8 +391,8 @@ def test_zeroed_memory_is_no_record() -> None:
 @pytest.mark.parametrize("flags", [3, 4, 1 << 31])
 def test_flags_of_another_version_are_refused(flags: int) -> None:
     with Pair() as pair:
-        body = struct.pack("=III", 4, 0, flags) + b"data"
-        pair.theirs.data[: 4 + len(body)] = struct.pack("=I", zlib.crc32(body)) + body
+        frame = struct.pack("=IIII", zlib.crc32(b"data", 4 * 4 + flags + 1), 4, 0, flags) + b"data"
+        pair.theirs.data[: len(frame)] = frame
         pair.theirs.head[0] = 32
         with pytest.raises(ProtocolError, match="unknown flags"):
             pair.reader.read()
@@ -400,8 +400,7 @@ def test_flags_of_another_version_are_refused(flags: int) -> None:
 
 def test_padding_that_ends_early_is_refused() -> None:
     with Pair() as pair:
-        body = struct.pack("=III", 16, 0, 2)
-        pair.theirs.data[:16] = struct.pack("=I", zlib.crc32(body)) + body
+        pair.theirs.data[:16] = struct.pack("=IIII", zlib.crc32(b"", 4 * 16 + 2 + 1), 16, 0, 2)
         pair.theirs.head[0] = 32
         with pytest.raises(ProtocolError, match="padding"):
             pair.reader.read()
@@ -410,8 +409,8 @@ def test_padding_that_ends_early_is_refused() -> None:
 def test_a_record_longer_than_a_quarter_of_the_ring_is_refused() -> None:
     with Pair() as pair:
         payload = b"p" * (max_payload(CAPACITY) + 1)
-        body = struct.pack("=III", len(payload), 0, 0) + payload
-        pair.theirs.data[: 4 + len(body)] = struct.pack("=I", zlib.crc32(body)) + body
+        frame = struct.pack("=IIII", zlib.crc32(payload, 4 * len(payload) + 1), len(payload), 0, 0) + payload
+        pair.theirs.data[: len(frame)] = frame
         pair.theirs.head[0] = 272
         with pytest.raises(ProtocolError, match="does not fit"):
             pair.reader.read()

@@ -92,8 +92,8 @@ def test_ten_thousand_messages_reach_a_second_process(pair: Any) -> None:
 
 
 def framed(payload: bytes, sequence: int, flags: int = 0) -> bytes:
-    body = struct.pack("=III", len(payload), sequence, flags) + payload
-    return struct.pack("=I", zlib.crc32(body)) + body
+    checksum = zlib.crc32(payload, 4 * len(payload) + flags + 1)
+    return struct.pack("=IIII", checksum, len(payload), sequence, flags) + payload
 
 
 class Wire:

@@ -23,6 +23,7 @@ from asyncpage.messages import (
     EMPTY,
     EMPTY_BLOCKS,
     EMPTY_PAIRS,
+    EMPTY_TRIPLES,
     Handshake,
     LayerGroup,
     Load,
@@ -101,7 +102,8 @@ def any_step(draw: st.DrawFn) -> Step:
     return Step(
         draw(int64), draw(int64), rows, counts, draw(column(draw(width))),
         draw(st.lists(new_rows, max_size=3).map(tuple)),
-        draw(column((draw(width), 4))), draw(column((draw(width), 2))), draw(column((draw(width), 2))),
+        draw(column((draw(width), 4))), draw(column((draw(width), 3))), draw(column((draw(width), 2))),
+        draw(column((draw(width), 2))), draw(column((draw(width), 2))),
     )  # fmt: skip
 
 
@@ -253,6 +255,8 @@ LOGPROBS = Logprobs(np.zeros(3, np.float32), EMPTY, EMPTY_PAIRS, np.zeros((3, 2)
         (Step(0, 0, ROWS.reshape(2, 128), ONES), "rows must be int32"),
         (Step(0, 0, ROWS, ONES[:-1]), "256 rows with 255 counts"),
         (Step(0, 0, ROWS, ONES, blocks=np.zeros((3, 2), np.int32)), "blocks must be int32 of 4 columns"),
+        (Step(0, 0, ROWS, ONES, copies=np.zeros((3, 2), np.int32)), "copies must be int32 of 3 columns"),
+        (Step(0, 0, ROWS, ONES, saves=np.zeros((3, 3), np.int32)), "saves must be int32 of 2 columns"),
         (Step(2**63, 0, ROWS, ONES), "number that no link carries"),
         (StepDone(0, 0, ROWS, ONES, ROWS[:3], LOGPROBS), "ranks must be int32"),
         (StepFailed(0, 0, object()), "StepFailed holds what no link carries"),  # type: ignore[arg-type]
@@ -334,9 +338,9 @@ def test_well_formed_records_of_wrong_values_are_decoded_or_refused(kind: int, v
 def test_announced_lengths_allocate_nothing() -> None:
     huge = 2**32 - 1
     payloads = [
-        struct.pack("=IIqqIIIII", 1, 0, 0, 0, huge, huge, huge, huge, huge),
+        struct.pack("=IIqqIIIIIII", 1, 0, 0, 0, *(huge,) * 7),
         struct.pack("=IIqqqIII", 2, 2, 0, 0, 0, 0, huge, huge),
-        struct.pack("=IIqqIIIII", 1, 4, 0, 0, 0, 0, 0, 0, 0) + b"\x91\xdd\xff\xff\xff\xff",  # msgpack: 2**32 - 1 values
+        struct.pack("=IIqqIIIIIII", 1, 4, 0, 0, *(0,) * 7) + b"\x91\xdd\xff\xff\xff\xff",  # msgpack: 2**32 - 1 values
         struct.pack("=I", 4) + b"\x93\xdf\xff\xff\xff\xff",  # as many keys
         struct.pack("=I", 5) + b"\x92\xdb\xff\xff\xff\xff",  # a string as long
         struct.pack("=I", 5) + b"\x91" * 100_000,  # as deep
@@ -365,6 +369,8 @@ def test_absent_columns_are_the_shared_empty_ones() -> None:
     step: Any = Decoder(ALL).decode(encoded(Encoder(), Step(0, 0, EMPTY, EMPTY)))
     assert step.removed is EMPTY
     assert step.blocks is EMPTY_BLOCKS
-    assert step.copies is EMPTY_PAIRS
+    assert step.copies is EMPTY_TRIPLES
+    assert step.saves is EMPTY_PAIRS
+    assert step.loads is EMPTY_PAIRS
     assert step.drafts is EMPTY_PAIRS
     assert replace(step, number=1).added == ()

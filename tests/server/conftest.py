@@ -23,11 +23,11 @@ from asyncpage.messages import (
     ChatPrompt,
     Finish,
     FinishReason,
+    LogprobEntry,
     Prompt,
     RequestId,
     RequestOptions,
     TextPrompt,
-    TokenLogprob,
     TokenPrompt,
 )
 from asyncpage.server.http_server import HttpServer
@@ -51,6 +51,16 @@ class Run:
     decoder: codecs.IncrementalDecoder = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
 
 
+class Letters:
+    """What the tokens look like."""
+
+    def token_text(self, id: int) -> str:
+        return self.token_bytes(id).decode(errors="replace")
+
+    def token_bytes(self, id: int) -> bytes:
+        return bytes([id]) if 0 <= id < EOS else b""
+
+
 class EchoEngine:
     """Token b is byte b, token 256 ends. Choice i of n echoes the prompt turned left by i bytes.
 
@@ -62,6 +72,7 @@ class EchoEngine:
         self.state = "ready"
         self.model_names: tuple[str, ...] = ("echo", "org/alias")
         self.vocab_size = VOCAB
+        self.tokens = Letters()
         self.max_model_len = 512
         self.has_chat_template = True
         self.sampling_defaults: dict[str, Any] = {}
@@ -265,16 +276,14 @@ def _encode(prompt: Prompt) -> tuple[bytes, bytes]:
             return rendered.encode(), messages[-1]["content"].encode()
 
 
-def _entry(token: int, most: int, *, is_first: bool = False) -> TokenLogprob:
-    def shown(b: int) -> tuple[str, bytes]:
-        raw = b"" if b == EOS else bytes([b])
-        return raw.decode(errors="replace"), raw
-
+def _entry(token: int, most: int, *, is_first: bool = False) -> LogprobEntry:
+    if is_first:
+        return (token, None, 0)
     logprob = -(1 + token % 4) / 4
-    top = tuple(((token + j) % 256, *shown((token + j) % 256), logprob - j / 2) for j in range(most))
-    if token == EOS and top:
-        top = ((EOS, "", b"", logprob), *top[1:])
-    return TokenLogprob(token, *shown(token), None if is_first else logprob, 1, () if is_first else top)
+    others = [(token + j) % 256 for j in range(most)]
+    if token == EOS and others:
+        others[0] = EOS
+    return (token, logprob, 1, *others, *(logprob - j / 2 for j in range(most)))
 
 
 @dataclass

@@ -9,7 +9,7 @@ import pytest
 
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.errors import RequestError
-from asyncpage.messages import Finish, RequestOptions, TextPrompt, TokenLogprob
+from asyncpage.messages import Finish, LogprobEntry, RequestOptions, TextPrompt
 from asyncpage.server.call import Call, Output
 from asyncpage.server.exchange import MAX_LOGPROBS, Exchange
 from asyncpage.server.metrics import Metrics
@@ -22,10 +22,10 @@ class LastWordsFail:
     def __init__(self, broken: int) -> None:
         self.broken = broken
 
-    def text(self, index: int, text: str, token_ids: Sequence[int], logprobs: tuple[TokenLogprob, ...] | None) -> None:
+    def text(self, index: int, text: str, token_ids: Sequence[int], logprobs: Sequence[LogprobEntry] | None) -> None:
         pass
 
-    def prompt_logprobs(self, index: int, entries: tuple[TokenLogprob, ...]) -> None:
+    def prompt_logprobs(self, index: int, entries: Sequence[LogprobEntry]) -> None:
         pass
 
     def finished(self, index: int, finish: Finish) -> None:
@@ -89,7 +89,7 @@ async def test_logprobs_that_wait_for_a_whole_answer_are_bounded_and_streamed_on
     exchange = Exchange(engine, call, call.options, Metrics())
     await exchange.admit(LastWordsFail(-1))
     ((request, run),) = engine.runs.items()
-    entry = TokenLogprob(97, "a", b"a", -1.0, 1, ())
+    entry = (97, -1.0, 1)
     # the chosen one and 3 alternatives: 4 numbers a token
     run.sink.text(request, "", (), (entry,) * (MAX_LOGPROBS // 4))
     assert exchange.failure is None

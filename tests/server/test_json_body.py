@@ -3,13 +3,15 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncpage.errors import RequestError
 from asyncpage.server.json_body import (
+    FEW_BYTES,
     MAX_CONTAINERS,
     MAX_DEPTH,
+    MAX_DIGITS,
     MAX_STRINGS,
     MAX_VALUES,
     check_values,
@@ -34,6 +36,7 @@ def refusal(raw: bytes) -> RequestError:
     return caught.value
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(), JSON, max_size=5), st.booleans())
 def test_every_json_object_is_read_as_the_standard_library_reads_it(value: dict, escaped: bool) -> None:
     raw = json.dumps(value, ensure_ascii=escaped).encode()
@@ -42,6 +45,7 @@ def test_every_json_object_is_read_as_the_standard_library_reads_it(value: dict,
     assert body.fields == value
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200) | st.text(alphabet='{}[]":,\\u0dDeE+-19NaIf \n', max_size=80).map(str.encode))
 def test_any_bytes_are_an_object_or_a_refusal(raw: bytes) -> None:
     failure = None
@@ -148,3 +152,30 @@ def test_keys_are_strings_too() -> None:
 def test_a_long_text_is_one_string_whatever_it_is_made_of() -> None:
     text = '",[{' * MAX_VALUES
     assert parse_object(json.dumps({"prompt": text}).encode()).fields == {"prompt": text}
+
+
+def large_body(*items: bytes) -> bytes:
+    return b'{"x":[' + b",".join(items) + b"]" + b" " * FEW_BYTES + b"}"
+
+
+@pytest.mark.parametrize("shape", [b"%b", b"-%b", b"0.%b", b"%b.5", b"1e%b"])
+def test_a_large_body_may_not_hold_numbers_that_take_long_to_read(shape: bytes) -> None:
+    told = refusal(large_body(b"1", b'"a"', shape % (b"7" * (MAX_DIGITS + 1)))).failure.message
+    assert f"more than {MAX_DIGITS} digits" in told
+
+
+def test_numbers_of_up_to_a_thousand_digits_pass_in_a_large_body_and_longer_ones_in_a_small() -> None:
+    longest = b"7" * MAX_DIGITS
+    assert parse_object(large_body(longest, longest)).fields == {"x": [int(longest)] * 2}
+    assert parse_object(b'{"x":7' + longest + b"}").fields == {"x": int(b"7" + longest)}
+
+
+@pytest.mark.parametrize(("before", "after"), [("", ""), ('"[', ""), ("\\", '"')])
+def test_digits_inside_strings_are_text_of_any_length(before: str, after: str) -> None:
+    text = before + "9" * 2 * FEW_BYTES + after
+    assert parse_object(json.dumps({"a": text, text: 1}).encode()).fields == {"a": text, text: 1}
+
+
+def test_runs_of_nearly_too_many_digits_are_looked_at_once() -> None:
+    # A scan that starts again at every digit would take minutes here.
+    assert len(parse_object(large_body(*[b"7" * MAX_DIGITS] * 30_000)).fields["x"]) == 30_000

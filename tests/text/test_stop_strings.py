@@ -44,6 +44,7 @@ def test_any_cut_gives_what_brute_force_gives(stops: list[str], pieces: list[str
             return
         # No more is held back than what may still become a match.
         assert len(so_far) - len(out) == longest_open_end(so_far, stops)
+        assert matcher.holds is (len(so_far) > len(out))
         assert so_far.startswith(out)
     assert expected is None
     assert out + matcher.flush() == so_far

@@ -23,8 +23,7 @@ export async function* streamChat({ model, messages, key, signal }) {
     method: "POST",
     signal,
     headers: { ...headers(key), "Content-Type": "application/json" },
-    // Small models wander at the API's default of 1.
-    body: JSON.stringify({ model, messages, temperature: 0.5, stream: true, stream_options: { include_usage: true } }),
+    body: JSON.stringify({ model, messages, stream: true, stream_options: { include_usage: true } }),
   });
   for await (const data of events(answer.body)) {
     if (data === "[DONE]") return;

@@ -1,0 +1,262 @@
+"""An executor without a model: answers every step with made-up tokens, at once or after a modelled time.
+
+Takes the place of the executor's near end (`engine.py`, `StandIn`). The scheduler sends `Step`; it sends `StepDone`
+to the scheduler.
+
+INVARIANT: a row's tokens depend on its own prompt or seed and on their positions only, so they are the same after a
+preemption and whatever runs beside it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asyncpage.actors.base import ExecutorEnd
+from asyncpage.clock import Clock, Timer
+from asyncpage.core.step_latency import StepLatency
+from asyncpage.errors import ProtocolError, UnknownMessage
+from asyncpage.messages import EMPTY, Handshake, Int32, Logprobs, NewRow, Shutdown, Step, StepDone
+from asyncpage.pipes.mailbox import Address
+
+_NEVER = 1 << 30  # known tokens of a row that must not sample
+_ODD = np.uint64(0x9E3779B97F4A7C15)  # the golden ratio: neighbouring positions fall far apart
+_ONE, _HALF, _SHIFT = np.uint64(1), np.uint64(31), np.uint64(33)
+_NO_PROMPT_LOGPROBS = "a simulated executor has no log-probabilities of prompts; leave prompt_logprobs out"
+
+
+class SimulatedExecutor(ExecutorEnd):
+    """Rows in columns, as the real one keeps them, without tokens and blocks.
+
+    `latency` None answers at once. `first_token`, `end_token`: answers are drawn from `first_token` up to before
+    `end_token`; None is the whole vocabulary. Greedy rows draw by their prompt, others by their seed.
+    """
+
+    def __init__(
+        self,
+        handshake: Handshake,
+        scheduler: Address,
+        latency: StepLatency | None = None,
+        *,
+        first_token: int = 0,
+        end_token: int | None = None,
+    ) -> None:
+        self._handshake = handshake
+        self._scheduler = scheduler
+        self._latency = latency
+        self._first_token = np.int32(first_token)
+        self._end_token = np.int32(handshake.vocab_size if end_token is None else end_token)
+        self._choice = np.uint64(int(self._end_token) - first_token)
+        self._is_closed = False
+        self._due: deque[tuple[float, StepDone]] = deque()  # answers that wait for their time, in order
+        self._timer: Timer | None = None
+        self._free_at = float("-inf")  # when the last step sent so far will be done
+        self._last_rows = 0
+        self._epoch = 0
+        self._failed: list[tuple[int, str]] = []
+        self._batch: Int32 = EMPTY  # rows of the last step, if every one of them sampled
+        self._seen_counts: Int32 = EMPTY  # counts that were looked at and found to be ones
+        self._ones: Int32 = EMPTY
+        self._ahead = 0  # steps of `_batch` that are not in the columns yet
+        self._context = 0  # computed tokens of the last step's rows
+        self._most_logprobs = -1
+        self._forget(64)
+        self._counts = {"steps": 0, "rows": 0, "tokens": 0, "step_us": 0, "busy_us": 0}
+
+    @property
+    def state(self) -> str:
+        return "closed" if self._is_closed else "ready"
+
+    @property
+    def pid(self) -> int | None:
+        return None
+
+    async def launch_first(self) -> Handshake:
+        return self._handshake
+
+    async def closed(self) -> None:
+        self._leave()
+
+    def started(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def stats(self) -> dict[str, float]:
+        return {**self._counts, "is_ready": float(not self._is_closed), "steps_in_flight": float(len(self._due))}
+
+    def receive(self, message: object) -> None:
+        match message:
+            case Step():
+                self._step(message)
+            case Shutdown():
+                self._leave()
+            case _:
+                raise UnknownMessage(self, message)
+
+    # --- a step ------------------------------------------------------------------------------------------------------
+
+    def _step(self, step: Step) -> None:
+        rows, counts = step.rows, step.counts
+        if step.epoch != self._epoch or step.added or len(step.removed):
+            self._settle()
+            self._change_rows(step)
+        elif self._is_steady(rows, counts):
+            self._ahead += 1
+            self._context += len(rows)
+            self._answer_with(step, rows)
+            return
+        else:
+            self._settle()
+        caught_up = self._advance(rows, counts) if len(rows) else EMPTY
+        self._context = int(self._computed[rows].sum())
+        self._batch = caught_up if len(caught_up) == len(rows) else EMPTY
+        self._draws = self._keys[caught_up] + self._known[caught_up].astype(np.uint64)
+        self._ones = np.ones(len(caught_up), dtype=np.int32)
+        self._answer_with(step, caught_up)
+
+    def _is_steady(self, rows: Int32, counts: Int32) -> bool:
+        """The rows are those of the last step, all of them sampled in it, and each computes that one token now."""
+        last = self._batch
+        if rows is not last and (len(rows) != len(last) or not (rows == last).all()):
+            return False
+        if counts is not self._seen_counts:
+            if not len(counts) or not (counts == 1).all():
+                return False
+            self._seen_counts = counts
+        self._batch = rows
+        return True
+
+    def _settle(self) -> None:
+        """Write down how far the rows came in the steady steps since the columns were last up to date."""
+        if self._ahead:
+            self._known[self._batch] += self._ahead
+            self._computed[self._batch] += self._ahead
+            self._ahead = 0
+        self._batch = EMPTY
+
+    def _advance(self, rows: Int32, counts: Int32) -> Int32:
+        """Compute `counts` more tokens of `rows`; returns those that have caught up, which now know one more."""
+        computed = self._computed[rows] + counts
+        self._computed[rows] = computed
+        left = self._known[rows] - computed
+        if int(left.min()) < 0:
+            row = int(rows[left.argmin()])
+            raise ProtocolError(f"a step computes row {row} up to a token that it does not know")
+        if left.any():
+            rows = rows[left == 0]
+        self._known[rows] += 1
+        return rows
+
+    def _answer_with(self, step: Step, rows: Int32) -> None:
+        """Answer `step`, in which `rows` sampled, now or when its time has passed."""
+        counts = self._counts
+        counts["steps"] += 1
+        counts["rows"] += len(step.rows)
+        counts["tokens"] += len(rows)
+        if self._latency is None:
+            self._scheduler.send(self._done(step, rows, 0))
+        else:
+            self._send_later(self._latency, step, rows)
+
+    def _done(self, step: Step, rows: Int32, elapsed_us: int) -> StepDone:
+        failed: tuple[tuple[int, str], ...] = ()
+        if self._failed:
+            failed, self._failed = tuple(self._failed), []
+        if not len(rows):
+            return StepDone(step.number, step.epoch, EMPTY, EMPTY, EMPTY, failed=failed, elapsed_us=elapsed_us)
+        # The upper half of a product spreads a 31-bit number evenly over the choice, without a division.
+        drawn = self._draws * _ODD
+        self._draws += _ONE
+        drawn >>= _SHIFT
+        drawn *= self._choice
+        drawn >>= _HALF
+        tokens = drawn.astype(np.int32)
+        tokens += self._first_token
+        logprobs = self._logprobs(tokens) if self._most_logprobs >= 0 else None
+        return StepDone(step.number, step.epoch, rows, self._ones, tokens, logprobs, (), failed, elapsed_us)
+
+    def _logprobs(self, tokens: Int32) -> Logprobs:
+        """The chosen token is the most likely one; those behind it in the vocabulary follow, each half as likely."""
+        wide = max(1, self._most_logprobs)
+        below = np.arange(wide, dtype=np.int32)
+        top = np.float32(np.log(0.5)) * (below + 1).astype(np.float32)
+        return Logprobs(
+            token_logprobs=np.full(len(tokens), top[0], dtype=np.float32),
+            ranks=self._ones,
+            top_ids=(tokens[:, None] + below) % self._end_token,
+            top_logprobs=np.broadcast_to(top, (len(tokens), wide)),
+        )
+
+    # --- rows --------------------------------------------------------------------------------------------------------
+
+    def _forget(self, rows: int) -> None:
+        """No row lives; room for `rows` of them."""
+        self._known: Int32 = np.zeros(rows, dtype=np.int32)
+        self._computed: Int32 = np.zeros(rows, dtype=np.int32)
+        self._keys: NDArray[np.uint64] = np.zeros(rows, dtype=np.uint64)
+        self._asked: dict[int, int] = {}  # rows that want logprobs, and how many
+
+    def _change_rows(self, step: Step) -> None:
+        if step.epoch > self._epoch:
+            self._epoch = step.epoch
+            self._forget(len(self._known))
+        if self._asked:
+            for row in step.removed.tolist():
+                self._asked.pop(row, None)
+        for new in step.added:
+            self._add(new)
+        self._most_logprobs = max(self._asked.values(), default=-1)
+
+    def _add(self, new: NewRow) -> None:
+        row, sampling = new.row, new.sampling
+        if row >= len(self._known):
+            more = max(row + 1, 2 * len(self._known)) - len(self._known)
+            for name in ("_known", "_computed", "_keys"):
+                setattr(self, name, np.pad(getattr(self, name), (0, more)))
+        self._known[row] = len(new.tokens) // 4
+        self._computed[row] = new.computed
+        key = crc32(new.tokens[: 4 * new.prompt_tokens]) if sampling.temperature == 0 else new.seed
+        self._keys[row] = (key * int(_ODD)) & 0xFFFFFFFFFFFFFFFF
+        if sampling.logprobs is not None:
+            self._asked[row] = sampling.logprobs
+        if sampling.prompt_logprobs is not None:
+            self._known[row] = _NEVER
+            self._failed.append((row, _NO_PROMPT_LOGPROBS))
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    def _send_later(self, latency: StepLatency, step: Step, sampled: Int32) -> None:
+        """Answer when a device that does one step after another would have finished this one."""
+        now = self._clock.now()
+        rows = len(step.rows)
+        step_s = latency.step_s(
+            tokens=int(step.counts.sum()),
+            context=self._context,
+            rows=rows,
+        )
+        # While the device was busy, the control plane's work was hidden behind it.
+        begin = max(now + latency.delay_s(self._last_rows), self._free_at)
+        self._last_rows = rows
+        self._free_at = begin + step_s
+        step_us = self._counts["step_us"] = round(1e6 * step_s)
+        self._counts["busy_us"] += step_us
+        self._due.append((self._free_at, self._done(step, sampled, step_us)))
+        if self._timer is None:
+            self._timer = self._clock.call_later(self._free_at - now, self._answer)
+
+    def _answer(self) -> None:
+        _, done = self._due.popleft()
+        # One timer at a time: a loop may run equal ones in any order.
+        self._timer = None
+        if self._due:
+            self._timer = self._clock.call_later(max(0.0, self._due[0][0] - self._clock.now()), self._answer)
+        self._scheduler.send(done)
+
+    def _leave(self) -> None:
+        self._is_closed = True
+        self._due.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,1 @@
+"""What `asyncpage bench control-plane` is made of: loads, meters and their report."""
