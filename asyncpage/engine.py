@@ -22,11 +22,13 @@ from asyncpage.actors.frontend import Sink
 from asyncpage.actors.supervisor import Supervisor
 from asyncpage.clock import Clock, SystemClock
 from asyncpage.config import EngineConfig
+from asyncpage.core.block_names import root_key, root_name
 from asyncpage.core.policy_registry import load_policy
 from asyncpage.core.sampling import SamplingParams
-from asyncpage.errors import Failure, RequestError
+from asyncpage.errors import Failure, RequestError, UsageError
 from asyncpage.house import House, StandIn, Text, build, executor_settings, mailboxes
 from asyncpage.logs import configure_logs_unless_set
+from asyncpage.machine import read_memory
 from asyncpage.messages import (
     ChatPrompt,
     Drain,
@@ -44,9 +46,12 @@ from asyncpage.messages import (
 from asyncpage.outputs import Part
 from asyncpage.part_stream import PartStream
 from asyncpage.pipes.cache_feed import CacheFeed
+from asyncpage.pipes.host_arena import HostArena
 from asyncpage.pipes.journal.recorder import Recorder
 from asyncpage.pipes.journal.segment import SegmentFiles
+from asyncpage.pipes.kv_folder import prepare_folder
 from asyncpage.pipes.launcher import Launcher, ProcessLauncher, ThreadLauncher
+from asyncpage.pipes.link import CAN_SHARE_MEMORY
 from asyncpage.pipes.mailbox import Mailbox
 from asyncpage.store import resolve_model
 from asyncpage.text.chat_template import load_chat_template
@@ -76,6 +81,7 @@ class AsyncEngine:
         defaults: Mapping[str, Any],
         text: Text,
         recorder: Recorder | None = None,
+        arena: HostArena | None = None,
     ) -> None:
         """`start` calls this when everything is built; from here on every actor runs."""
         self.config = config
@@ -92,6 +98,7 @@ class AsyncEngine:
         self.executor = executor
         self._frontend = house.frontend
         self._recorder = recorder
+        self._arena = arena
         self._clock = clock
         self._is_draining = False
         self._death: str | None = None
@@ -128,14 +135,18 @@ class AsyncEngine:
         boxes = mailboxes(config)
         files = None if config.journal is None else SegmentFiles(Path(config.journal), config.journal_bytes)
         recorder: Recorder | None = None
+        arena: HostArena | None = None
         executor: ExecutorEnd
         if stand_in is not None:
+            if config.kv_dir is not None:
+                raise UsageError("no KV is computed here that --kv-dir could keep; leave it out")
             executor = stand_in.executor(boxes["scheduler"], clock)
         else:
             path = resolve_model(config.model)
+            arena = _open_arena(config)
             executor = ExecutorActor(
                 launcher or _launcher(config),
-                Load(executor_settings(config, str(path))),
+                Load(executor_settings(config, str(path), arena)),
                 boxes["scheduler"],
                 clock,
                 load_timeout_s=config.load_timeout_s,
@@ -152,21 +163,24 @@ class AsyncEngine:
             handshake = await launch
             seed = int.from_bytes(os.urandom(7), "little") if config.seed is None else config.seed
             if files is not None:
-                eos_ids = text.tokenizer.eos_ids
-                recorder = Recorder(files, clock, config=config, handshake=handshake, seed=seed, eos_ids=eos_ids)
+                recorder = _recorder(files, clock, config, handshake, seed, text)
             around = None if stand_in is None else stand_in.around_index
-            house = build(config, handshake, text, clock, seed, boxes.__getitem__, recorder, around_index=around)
+            house = build(
+                config, handshake, text, clock, seed, boxes.__getitem__, recorder, around_index=around, arena=arena
+            )
         except BaseException:
             launch.cancel()
             with suppress(BaseException):
                 await launch
             await executor.closed()
+            if arena is not None:
+                arena.close()
             if recorder is not None:
                 recorder.close()
             elif files is not None:
                 files.close()
             raise
-        engine = cls(config, handshake, house, executor, boxes, clock, defaults, text, recorder)
+        engine = cls(config, handshake, house, executor, boxes, clock, defaults, text, recorder, arena)
         if on_death is not None:
             engine.on_death = on_death
         return engine
@@ -277,6 +291,8 @@ class AsyncEngine:
         await asyncio.wait([self._running])  # how it ended was told by `on_death`
         if self._recorder is not None:
             await asyncio.to_thread(self._recorder.close)
+        if self._arena is not None:
+            self._arena.close()
 
     def now(self) -> float:
         """Seconds on the clock that deadlines are on."""
@@ -307,6 +323,27 @@ class AsyncEngine:
             self._died("supervisor", error or RuntimeError("it was cancelled"))
 
 
+def _open_arena(config: EngineConfig) -> HostArena | None:
+    """Host memory for KV blocks, of no size yet; None where none is wanted.
+
+    Errors: `UsageError` when there is too little of it, or the folder for files cannot be used.
+    """
+    size = config.host_tier_bytes
+    if not size:
+        return None
+    if config.kv_dir is not None:
+        prepare_folder(Path(config.kv_dir))
+    if not CAN_SHARE_MEMORY:
+        raise UsageError("--kv-offload-gb and --kv-dir need shared memory without a name (Linux); leave them out here")
+    available = read_memory().available
+    if available and size > available:
+        raise UsageError(
+            f"--kv-offload-gb asks for {size / (1 << 30):.2f} GiB of host memory, {available / (1 << 30):.2f} GiB are "
+            "available; lower it"
+        )
+    return HostArena()
+
+
 def _as_prompt(prompt: PromptLike) -> Prompt:
     match prompt:
         case str():
@@ -327,6 +364,23 @@ def _read_files(path: Path, config: EngineConfig) -> tuple[Text, Mapping[str, An
     template = load_chat_template(path, config.chat_template, vocabulary=vocabulary)
     defaults = generation_defaults(path) if config.generation_config == "auto" else {}
     return Text(Tokenizer(vocabulary), template), defaults
+
+
+def _recorder(
+    files: SegmentFiles, clock: Clock, config: EngineConfig, handshake: Handshake, seed: int, text: Text
+) -> Recorder:
+    def root_of(salt: str, adapter: str) -> bytes:
+        return root_name(root_key(handshake.block_size, salt=salt, adapter=adapter))
+
+    return Recorder(
+        files,
+        clock,
+        config=config,
+        handshake=handshake,
+        seed=seed,
+        eos_ids=text.tokenizer.eos_ids,
+        root_of=None if config.kv_dir is None else root_of,
+    )
 
 
 def _launcher(config: EngineConfig) -> Launcher:

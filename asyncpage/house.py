@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from asyncpage.actors.archive import Archive
 from asyncpage.actors.base import Actor, ExecutorEnd
 from asyncpage.actors.detokenizer import DetokenizerActor
 from asyncpage.actors.frontend import Frontend
@@ -27,8 +29,11 @@ from asyncpage.core.prefix_chain import PrefixChain
 from asyncpage.core.prefix_index import PrefixIndex
 from asyncpage.core.prefix_tree import PrefixTree
 from asyncpage.core.settlement import Memory, Rules
+from asyncpage.core.tier import Tier
 from asyncpage.errors import UsageError
 from asyncpage.messages import Follow, Handshake
+from asyncpage.pipes.host_arena import HostArena
+from asyncpage.pipes.kv_folder import KvFolder
 from asyncpage.pipes.mailbox import Address, Mailbox
 from asyncpage.text.chat_template import ChatTemplate
 from asyncpage.text.tokenizer import Tokenizer
@@ -82,7 +87,7 @@ def most_open(config: EngineConfig) -> int:
 
 def mailboxes(config: EngineConfig) -> dict[str, Mailbox]:
     """One for each actor. A request puts at most four messages into one: it comes, is accepted, ends, is cancelled."""
-    return {name: Mailbox(name, 4 * most_open(config) + SLACK) for name in ACTORS}
+    return {name: Mailbox(name, 4 * most_open(config) + SLACK) for name in (*ACTORS, "archive")}
 
 
 def max_model_len(config: EngineConfig, handshake: Handshake) -> int:
@@ -110,11 +115,13 @@ def build(
     film: Film | None = None,
     *,
     around_index: Callable[[PrefixIndex], PrefixIndex] | None = None,
+    arena: HostArena | None = None,
 ) -> House:
     """Build every actor but the executor's. `address_of` says how the named actor is reached from the others.
 
     `film`: is told of all that the scheduler and the KV manager are given and send, and is their clock.
-    `around_index`: see `StandIn`.
+    `around_index`: see `StandIn`. `arena`: the executor's, not yet of any size; without one nothing is stored or
+    fetched.
     """
 
     def way(actor: str, to: str) -> Address:
@@ -131,6 +138,8 @@ def build(
         frontends=[way("scheduler", "frontend")],
     )
     index: PrefixIndex = PREFIX_INDEXES[config.prefix_index](handshake.groups, handshake.block_size)
+    slots = host_slots(config, handshake)
+    has_files = config.kv_dir is not None
     tables = BlockTables(
         blocks=handshake.blocks,
         block_size=handshake.block_size,
@@ -138,7 +147,9 @@ def build(
         rows=config.max_num_seqs,
         max_tokens=longest,
         index=around_index(index) if around_index is not None else index,
+        tier=Tier(slots, handshake.groups, handshake.block_size, has_files=has_files) if slots else None,
     )
+    archive = None if arena is None else _archive(config, handshake, arena, slots, address_of("kv_manager"), clock)
     rules = Rules(
         chunked_prefill=config.enable_chunked_prefill,
         long_prefill_tokens=config.long_prefill_token_threshold,
@@ -158,7 +169,8 @@ def build(
             clock=clock,
         )
 
-    actors: Mapping[str, Address] = {name: address_of(name) for name in ACTORS}
+    names = ACTORS if archive is None else (*ACTORS, archive.name)
+    actors: Mapping[str, Address] = {name: address_of(name) for name in names}
     frontend = Frontend(0, most_open(config), address_of("tokenizer"), actors)
     hearers = [way("kv_manager", "frontend")]
     if film is not None:  # a journal follows the cache as a front end may
@@ -169,11 +181,12 @@ def build(
         way("kv_manager", "scheduler"),
         hearers,
         watches=load_policy(config.scheduling_policy).wants_hits,
+        archive=way("kv_manager", "archive") if has_files else None,
     )
     detokenizer = DetokenizerActor(text.tokenizer, address_of("scheduler"), frontends)
     decide = (kv_manager, scheduler) if film is None else (Recorded(kv_manager, film), Recorded(scheduler, film))
     return House(
-        actors=(*decide, detokenizer, frontend),
+        actors=(*((archive,) if archive is not None else ()), *decide, detokenizer, frontend),
         frontend=frontend,
         scheduler=scheduler,
         kv_manager=kv_manager,
@@ -181,6 +194,25 @@ def build(
         new_tokenizer=new_tokenizer,
         max_model_len=longest,
     )
+
+
+def host_slots(config: EngineConfig, handshake: Handshake) -> int:
+    """Blocks that the host tier holds. Errors: `UsageError` when it was asked for and does not hold one."""
+    size, slot_bytes = config.host_tier_bytes, handshake.kv_bytes // handshake.blocks
+    if size and size < slot_bytes:
+        raise UsageError(f"a KV block takes {slot_bytes} bytes, more than --kv-offload-gb {config.kv_offload_gb:g}")
+    return size // max(1, slot_bytes)
+
+
+def _archive(
+    config: EngineConfig, handshake: Handshake, arena: HostArena, slots: int, kv_manager: Address, clock: Clock
+) -> Archive | None:
+    """Give the arena its size, and what reads and writes files an arena."""
+    arena.set_size(slots, handshake.kv_bytes // handshake.blocks)
+    if config.kv_dir is None:
+        return None
+    folder = KvFolder(Path(config.kv_dir), handshake.fingerprint, int(config.kv_dir_gb * (1 << 30)))
+    return Archive(folder, arena, kv_manager, clock)
 
 
 def _scheduler_settings(
@@ -208,8 +240,8 @@ def _scheduler_settings(
     )
 
 
-def executor_settings(config: EngineConfig, model_path: str) -> dict[str, object]:
-    """What the executor is told in `Load`."""
+def executor_settings(config: EngineConfig, model_path: str, arena: HostArena | None) -> dict[str, object]:
+    """What the executor is told in `Load`. It inherits `arena`'s descriptor, and leaves its memory free."""
     names: Sequence[str] = (
         "dtype",
         "kv_cache_dtype",
@@ -223,4 +255,7 @@ def executor_settings(config: EngineConfig, model_path: str) -> dict[str, object
         "attention_backend",
         "cpu_threads",
     )
-    return {"model_path": model_path, **{name: getattr(config, name) for name in names}}
+    settings = {"model_path": model_path, **{name: getattr(config, name) for name in names}}
+    if arena is not None:
+        settings |= {"kv_arena_fd": arena.fd, "kv_arena_bytes": config.host_tier_bytes}
+    return settings

@@ -1,10 +1,12 @@
 """What the house works out before anybody moves in."""
 
+from dataclasses import replace
+
 import pytest
 
 from asyncpage.config import EngineConfig
 from asyncpage.errors import UsageError
-from asyncpage.house import ACTORS, mailboxes, max_model_len, most_open
+from asyncpage.house import ACTORS, host_slots, mailboxes, max_model_len, most_open
 from asyncpage.messages import LayerGroup
 from asyncpage.testing.toy_runner import toy_handshake
 
@@ -29,6 +31,25 @@ def test_without_chunked_prefill_a_step_must_take_the_longest_prompt() -> None:
 def test_every_actors_mailbox_holds_all_that_may_be_open_at_once() -> None:
     config = EngineConfig(max_queue=3, max_num_seqs=2)
     boxes = mailboxes(config)
-    assert tuple(boxes) == ACTORS
+    assert tuple(boxes) == (*ACTORS, "archive")
     assert most_open(config) == 10
     assert all(box.capacity >= 4 * 10 for box in boxes.values())
+
+
+@pytest.mark.parametrize(
+    ("settings", "slots"),
+    [
+        ({}, 0),
+        ({"kv_offload_gb": 0.5}, 10_922),
+        ({"kv_dir": "/d"}, 5_461),
+        ({"kv_offload_gb": 1, "kv_dir": "/d"}, 21_845),
+    ],
+)
+def test_the_host_tier_has_as_many_slots_as_blocks_fit_the_memory(settings: dict[str, object], slots: int) -> None:
+    handshake = replace(toy_handshake(blocks=64), kv_bytes=64 * 49_152)
+    assert host_slots(EngineConfig(**settings), handshake) == slots
+
+
+def test_a_host_tier_that_holds_no_block_is_refused() -> None:
+    with pytest.raises(UsageError, match="a KV block takes 4096 bytes"):
+        host_slots(EngineConfig(kv_offload_gb=1e-6), replace(toy_handshake(blocks=4), kv_bytes=4 * 4096))

@@ -35,7 +35,7 @@ from asyncpage.messages import (
     frontend_of,
 )
 from asyncpage.pipes.mailbox import Address
-from asyncpage.text.detokenize import TextStream, TextStreams, feed_one_each
+from asyncpage.text.detokenize import TextStream, TextStreams, Unison, feed_one_each
 from asyncpage.text.token_logprobs import UNKNOWN
 from asyncpage.text.tokenizer import Tokenizer
 
@@ -59,9 +59,9 @@ class DetokenizerActor(Actor):
         self._streams: dict[RequestId, TextStream] = {}
         self._answers: dict[RequestId, _Answer] = {}  # the same requests
         self._untold: set[RequestId] = set()  # of these, prompts whose log-probabilities are wanted and not begun
-        # Most steps have the rows of the step before: comparing them costs less than looking each one up.
-        self._last_requests: tuple[RequestId, ...] = ()
-        self._last_streams: list[TextStream | None] = []
+        # Most steps have the rows of the step before: from the second one on these are fed together.
+        self._unison_of: tuple[RequestId, ...] = ()
+        self._unison: Unison | None = None
         self._tokens = 0
         self._stop_matches = 0
 
@@ -91,6 +91,8 @@ class DetokenizerActor(Actor):
         for started in step.started:
             if answer := self._answers.get(started.request):
                 answer.cached_tokens = started.cached_tokens
+        if step.ends:
+            self._part()
         for end in step.ends:
             if answer := self._answers.get(end.request):
                 answer.end = end
@@ -99,16 +101,15 @@ class DetokenizerActor(Actor):
         prompts = self._prompt_logprobs(step) if step.prompt_logprobs or self._untold else ()
 
         requests, columns = step.requests, (step.counts, step.tokens, step.logprobs)
-        if requests != self._last_requests:
-            self._last_requests, self._last_streams = requests, list(map(self._streams.get, requests))
-        streams = self._last_streams
-        if not all(streams):  # some ended by a stop string while the scheduler did not know it yet
-            rows = np.array([stream is not None for stream in streams], dtype=bool)
-            requests = tuple(request for request in requests if request in self._streams)
-            streams = [stream for stream in streams if stream is not None]
-            columns = _of_rows(columns, rows)
-        texts, over, columns = _fed(cast("list[TextStream]", streams), columns)
-
+        if self._unison_of and requests == self._unison_of and _are_ones(step.counts, step.tokens):
+            if self._unison is None:
+                self._unison = Unison([self._streams[request] for request in requests])
+            texts, over = self._unison.feed(step.tokens)
+        else:
+            self._part()
+            requests, texts, over, columns = self._fed(requests, columns)
+        if over:
+            self._part()
         finishes = [self._finish(requests[at]) for at in over]
         if late := [end.request for end in step.ends if end.request in self._streams]:  # no token came for them
             requests, columns = self._last_words(late, requests, columns, texts)
@@ -116,6 +117,29 @@ class DetokenizerActor(Actor):
         if requests or finishes or prompts:
             counts, tokens, logprobs = columns
             self._send(Texts(requests, tuple(texts), counts, tokens, logprobs, prompts, tuple(finishes)))
+
+    def _fed(
+        self, requests: tuple[RequestId, ...], columns: Columns
+    ) -> tuple[tuple[RequestId, ...], list[str], list[int], Columns]:
+        """Requests that are known, their texts, which of them are over, and their columns."""
+        streams = list(map(self._streams.get, requests))
+        if not all(streams):  # some ended by a stop string while the scheduler did not know it yet
+            rows = np.array([stream is not None for stream in streams], dtype=bool)
+            requests = tuple(request for request in requests if request in self._streams)
+            streams = [stream for stream in streams if stream is not None]
+            columns = _of_rows(columns, rows)
+        known = cast("list[TextStream]", streams)
+        if _are_ones(columns[0], columns[1]):
+            self._unison_of = requests
+            return requests, *feed_one_each(known, columns[1].tolist()), columns
+        return requests, *_fed_some(known, columns)
+
+    def _part(self) -> None:
+        """Before anything else is done with a stream."""
+        self._unison_of = ()
+        if self._unison is not None:
+            self._unison.part()
+            self._unison = None
 
     def _last_words(
         self, ended: Sequence[RequestId], requests: tuple[RequestId, ...], columns: Columns, texts: list[str]
@@ -148,7 +172,6 @@ class DetokenizerActor(Actor):
     def _finish(self, request: RequestId) -> Finish:
         """The one outcome. A stop string ends the answer before anything else can."""
         answer, stream = self._answers.pop(request), self._streams.pop(request)
-        self._last_requests, self._last_streams = (), []
         self._untold.discard(request)
         end = answer.end
         counts = (answer.expect.prompt_tokens, stream.tokens, answer.cached_tokens)
@@ -197,12 +220,15 @@ class _Answer:
         self.end: End | None = None
 
 
-def _fed(streams: Sequence[TextStream], columns: Columns) -> tuple[list[str], list[int], Columns]:
+def _are_ones(counts: Int32, tokens: Int32) -> bool:
+    """Whether each row has one token."""
+    return len(tokens) == len(counts) and counts.tobytes() == _ONE * len(counts)
+
+
+def _fed_some(streams: Sequence[TextStream], columns: Columns) -> tuple[list[str], list[int], Columns]:
     """The streams' texts, which of them are over, and the columns without tokens that came behind a stop string."""
     counts, tokens, logprobs = columns
     ids = tokens.tolist()
-    if len(ids) == len(streams) and counts.tobytes() == _ONE * len(streams):
-        return *feed_one_each(streams, ids), columns
     texts, over, kept, at = [], [], [], 0
     for row, (stream, count) in enumerate(zip(streams, counts.tolist(), strict=True)):
         before = stream.tokens

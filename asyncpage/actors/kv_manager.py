@@ -110,6 +110,7 @@ class KvManager(Actor):
             "blocks_referenced": pool.total - pool.free,
             "blocks_evicted": pool.evicted,
             "requests_parked": len(self._memory.sharing),
+            **({} if self._tier is None else self._tier.stats()),
         }
 
     def _settle(self, reserve: Reserve) -> None:

@@ -231,14 +231,12 @@ class SimulatedExecutor(ExecutorEnd):
         """Answer when a device that does one step after another would have finished this one."""
         now = self._clock.now()
         rows = len(step.rows)
-        step_s = latency.step_s(
-            tokens=int(step.counts.sum()),
-            context=self._context,
-            rows=rows,
-        )
-        # While the device was busy, the control plane's work was hidden behind it.
-        begin = max(now + latency.delay_s(self._last_rows), self._free_at)
-        self._last_rows = rows
+        begin, step_s = max(now, self._free_at), 0.0  # a step without rows only moves blocks
+        if rows:
+            step_s = latency.step_s(tokens=int(step.counts.sum()), context=self._context, rows=rows)
+            # While the device was busy, the control plane's work was hidden behind it.
+            begin = max(now + latency.delay_s(self._last_rows), self._free_at)
+            self._last_rows = rows
         self._free_at = begin + step_s
         step_us = self._counts["step_us"] = round(1e6 * step_s)
         self._counts["busy_us"] += step_us

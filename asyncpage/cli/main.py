@@ -98,7 +98,8 @@ def _run(argv: Sequence[str]) -> int:
         parser.print_help()
         return USAGE
     if unknown:
-        raise _unknown(arguments.command, unknown, parsers[arguments.command])
+        chosen = getattr(arguments, "parser", parsers[arguments.command])  # of a command within the command, its own
+        raise _unknown(chosen.prog.removeprefix("asyncpage "), unknown, chosen)
     command = next(command for command in COMMANDS if command.name == arguments.command)
     return command.run(arguments, os.environ)
 

@@ -24,7 +24,7 @@ from asyncpage.core.block_proof import next_proof, root_proof
 from asyncpage.core.prefix_chain import PrefixChain
 from asyncpage.core.prefix_index import Branch, Match, PrefixIndex
 from asyncpage.core.tier import Run, Tier
-from asyncpage.messages import BlockLabel, Int32, LayerGroup, Prefix, RequestId
+from asyncpage.messages import NO_PARENT, BlockLabel, Int32, LayerGroup, Prefix, RequestId
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +324,7 @@ class BlockTables:
             if life.proof is None:
                 return
         life.proof = next_proof(life.proof, tokens)
-        parent = life.names[index - 1] if index else root_name(life.prefix.root)
+        parent = life.names[index - 1] if index else NO_PARENT
         for group, block in enumerate(blocks):
             if block and self.index.holds(block):
                 tier.name(block, BlockLabel(life.names[index], group, parent, tokens, life.proof))

@@ -1,21 +1,24 @@
-"""What an index stores and removes, passed on to those who want to know.
+"""What an index and the tiers store and remove, passed on to those who want to know.
 
-The listener of the prefix index. Obituaries always hear of removals, a watch only under a policy that asks for hits,
-and events are gathered only while a front end follows them.
+The listener of the prefix index, and of the tiers while somebody follows. Obituaries always hear of removals, a watch
+only under a policy that asks for hits, and events are gathered only while a front end follows them.
 
-INVARIANT: whoever follows hears of each stored name once before it hears that it was removed, or that all were.
+INVARIANT: whoever follows hears once of each name that a medium stores before it hears that it was removed from there,
+or that all were.
 """
 
 from __future__ import annotations
 
+from typing import Literal
+
 from asyncpage.core.block_tables import BlockTables
 from asyncpage.core.obituaries import Obituaries
 from asyncpage.core.watch import HitWatch
-from asyncpage.messages import CacheEvent
+from asyncpage.messages import NO_PARENT, BlockLabel, CacheEvent
 
 
 class CacheNews:
-    """Implements `Listener` over the index of `tables`."""
+    """Implements `Listener` over the index of `tables`, and `TierListener` over their tier."""
 
     def __init__(self, tables: BlockTables, obituaries: Obituaries, watch: HitWatch | None) -> None:
         self._tables = tables
@@ -27,6 +30,8 @@ class CacheNews:
     def gather(self, is_on: bool) -> None:
         """Gather events from now on, or no longer."""
         self._events = [] if is_on else None
+        if self._tables.tier is not None:
+            self._tables.tier.tell(self if is_on else None)
 
     def events(self) -> tuple[CacheEvent, ...]:
         """What was gathered since the last time."""
@@ -37,7 +42,6 @@ class CacheNews:
         return events
 
     def stored(self, name: bytes, parent: bytes, tokens: bytes) -> None:
-        self._obituaries.stored(name)
         self._obituaries.stored(name)
         if self._watch is not None:
             self._watch.stored(name, parent, tokens)
@@ -58,3 +62,13 @@ class CacheNews:
             self._watch.cleared()
         if self._events is not None:
             self._events.append(CacheEvent("cleared"))
+
+    def arrived(self, label: BlockLabel, medium: Literal["host", "disk"]) -> None:
+        if self._events is not None and label.group == 0:  # a name is told once, whatever groups there are
+            parent = b"" if label.parent == NO_PARENT else label.parent
+            size = self._tables.block_size
+            self._events.append(CacheEvent("stored", label.name, parent, label.tokens, medium, size))
+
+    def left(self, label: BlockLabel, medium: Literal["host", "disk"]) -> None:
+        if self._events is not None and label.group == 0:
+            self._events.append(CacheEvent("removed", label.name, medium=medium, block_size=self._tables.block_size))

@@ -45,8 +45,8 @@ class Missed:
 class Explanation:
     """What one admission found. `known`: its tokens, with what it had generated before it was preempted.
 
-    `matched`: tokens that are shared or copied. `diverges`: position, the prompt's token and the cache's where they
-    first differ; None when the cache, or the prompt, ends before.
+    `matched`: tokens that it need not compute, with those that were fetched from outside the device. `diverges`:
+    position, the prompt's token and the cache's where they first differ; None when one of the two ends before.
     """
 
     step: int
@@ -56,6 +56,7 @@ class Explanation:
     known: int
     matched: int
     matched_blocks: int
+    fetched_blocks: int
     diverges: tuple[int, int, int] | None
     missed: tuple[Missed, ...]
 
@@ -72,6 +73,7 @@ class Explanation:
             "known_tokens": self.known,
             "matched_tokens": self.matched,
             "matched_blocks": self.matched_blocks,
+            "fetched_blocks": self.fetched_blocks,
             "diverges": self.diverges and dict(zip(("position", "expected", "found"), self.diverges, strict=True)),
             "missed": [_plain(run, labels) for run in self.missed],
         }
@@ -89,29 +91,37 @@ class Explanations:
         return len(self._kept)
 
     def admitted(
-        self, step: int, request: RequestId, label: str, prefix: Prefix, match: Match, index: PrefixIndex
+        self,
+        step: int,
+        request: RequestId,
+        label: str,
+        prefix: Prefix,
+        match: Match,
+        index: PrefixIndex,
+        fetched: int = 0,
     ) -> None:
         """Remember why `match`, with one token left to compute, is all that a request shares.
 
-        To be told before blocks are taken for it, and only of requests that read the cache.
+        `fetched`: blocks behind it that come from outside the device. To be told before blocks are taken for the
+        request, and only of those that read the cache.
         """
         size = self._block_size
         known = len(prefix.tokens) // _TOKEN
         blocks = len(match.blocks[0])
-        matched = blocks * size + match.tail
-        names = _names(prefix, size)[blocks:]
-        fates = self._obituaries.fates(names)
+        first = blocks + fetched
+        matched = first * size + match.tail
+        fates = self._obituaries.fates(_names(prefix, size)[first:])
         diverges, missed = None, list[Missed]()
         if matched == known - 1 and fates.count("held") == len(fates):
-            missed += [Missed(blocks, 1, "partial")] * len(fates)  # it holds the token that is always computed
+            missed += [Missed(first, 1, "partial")] * len(fates)  # it holds the token that is always computed
         else:
             told = index.explain(prefix)
             diverges = (told.position, told.expected, told.found) if told.position >= 0 else None
-            missed += _runs(fates, blocks, told.elsewhere // size)
+            missed += _runs(fates, first, told.elsewhere // size)
         if known % size:
             missed.append(Missed(known // size, 1, "partial"))
         self._kept.append(
-            Explanation(step, request, label, prefix.root, known, matched, blocks, diverges, tuple(missed))
+            Explanation(step, request, label, prefix.root, known, matched, blocks, fetched, diverges, tuple(missed))
         )
 
     def why(self, wanted: str | RequestId) -> Mapping[str, Any] | None:

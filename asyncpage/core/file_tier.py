@@ -86,7 +86,8 @@ class FileTier:
 
     def clear(self) -> None:
         """Nothing in files is of use. The slots are cleared already."""
-        self._labels.clear()
+        for key in list(self._labels):
+            self._lose(key)
         self._coming.clear()
         for key in list(self._waiting):
             self._arrived(key)
@@ -111,15 +112,15 @@ class FileTier:
     def shelved(self, shelved: Shelved) -> None:
         """What lay in the folder at the start."""
         for label in shelved.labels:
-            self._labels.setdefault(label.key, label)
+            self._gain(label)
 
     def stored(self, stored: Stored) -> None:
         """A slot is written, or could not be."""
         label = self._storing.pop(stored.slot)
         for key in stored.removed:
-            self._labels.pop(key, None)
+            self._lose(key)
         if stored.is_stored and self._slots.label(stored.slot) is label:  # it was not cleared meanwhile
-            self._labels[label.key] = label
+            self._gain(label)
         self._slots.unpin(stored.slot)
         self._store()
 
@@ -133,10 +134,21 @@ class FileTier:
                 self._slots.show(slot)
             else:
                 self._slots.unlabel(slot)
-                self._labels.pop(label.key, None)
+                self._lose(label.key)
             self._arrived(label.key)
         self._slots.unpin(slot)
         self._fetch()
+
+    def _gain(self, label: BlockLabel) -> None:
+        if label.key not in self._labels:
+            self._labels[label.key] = label
+            if self._slots.listener is not None:
+                self._slots.listener.arrived(label, "disk")
+
+    def _lose(self, key: bytes) -> None:
+        label = self._labels.pop(key, None)
+        if label is not None and self._slots.listener is not None:
+            self._slots.listener.left(label, "disk")
 
     def _fetch(self) -> None:
         while self._unfetched and len(self._fetching) < MOST_FETCHES:

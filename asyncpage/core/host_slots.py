@@ -9,14 +9,24 @@ INVARIANT: free + idle + pinned = all slots; a slot with a pin is never handed o
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Literal, Protocol
 
 from asyncpage.messages import BlockLabel
+
+
+class TierListener(Protocol):
+    """Hears which blocks can be found outside the device, and which no longer."""
+
+    def arrived(self, label: BlockLabel, medium: Literal["host", "disk"]) -> None: ...
+
+    def left(self, label: BlockLabel, medium: Literal["host", "disk"]) -> None: ...
 
 
 class HostSlots:
     """Labels, pins and the order of use of `count` slots; those that were never used cost nothing."""
 
     def __init__(self, count: int) -> None:
+        self.listener: TierListener | None = None
         self._count = count
         self._labels: list[BlockLabel | None] = []  # of the slots that were ever used: the first ones
         self._pins: list[int] = []
@@ -78,6 +88,8 @@ class HostSlots:
         label = self._labels[slot]
         assert label is not None
         self._places[label.key] = slot
+        if self.listener is not None:
+            self.listener.arrived(label, "host")
 
     def pin(self, slot: int) -> None:
         """One more moves between this slot and somewhere else."""
@@ -99,6 +111,8 @@ class HostSlots:
         label, self._labels[slot] = self._labels[slot], None
         if label is not None and self._places.get(label.key) == slot:
             del self._places[label.key]
+            if self.listener is not None:
+                self.listener.left(label, "host")
 
     def clear(self) -> None:
         """Nothing that lies here is of use."""

@@ -9,7 +9,10 @@ Siblings lie in the order of their tokens: whichever shares the longest run with
 those would be inserted. Tokens are ordered by their first appearance here and not by their ids, so that what is found
 depends on which tokens are equal and on nothing else: a journal, which renames ids, replays to the same donors.
 
-INVARIANT: a node can be reached only through the nodes that hold everything before it.
+A node whose blocks are gone stays while something hangs on it, so that what is below is found again once an equal
+block is there; models with sliding windows give up the front of a conversation first.
+
+INVARIANT: a node can be reached only through the nodes that stand for everything before it.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from asyncpage.core.prefix_index import Divergence, Listener, Match
 from asyncpage.messages import LayerGroup, Prefix
 
 _CHUNK = 256  # names looked up before looking whether one was missed
-_MOST_ROOTS = 64  # other roots that an explanation looks into
+_MOST_ROOTS = 8  # other roots that an explanation looks into
 
 _order_of = attrgetter("order")
 _UNSEEN = b"\xff" * 4  # behind every rank
@@ -32,10 +35,11 @@ _CHILDLESS: list[Any] = []  # shared: most nodes get one child at most, and the 
 
 
 class _Node:
-    """One block in every group. `name` is empty for a tail; `parent` is None for a root and for what was forgotten.
+    """One block in every group, 0 where it is gone. `name` is empty for a tail.
 
-    A root has no blocks, its key stands in `tokens`, and the digest of its key is its name. `order`: its place among
-    siblings, set when it gets one.
+    A root has no blocks, its key stands in `tokens`, and the digest of its key is its name. `parent` is None for a root
+    and for what was forgotten. `order`: its place among siblings, set when it gets one. One that never held anything
+    is kept in the dictionaries from when something comes behind it.
     """
 
     __slots__ = ("blocks", "children", "name", "order", "parent", "tokens")
@@ -131,8 +135,9 @@ class PrefixChain:
     def _held(self, nodes: list[_Node]) -> int:
         """The longest beginning of `nodes` that every group can serve the next token from."""
         length = len(nodes)
-        if self._is_plain:  # a node that lives has its one block
-            return length
+        if self._is_plain:
+            blocks = [node.blocks[0] for node in nodes]
+            return blocks.index(0) if 0 in blocks else length
         for group, spec in enumerate(self._groups):
             if spec.kind == "full":
                 length = next((i for i in range(length) if not nodes[i].blocks[group]), length)
@@ -162,12 +167,12 @@ class PrefixChain:
     def _nearest(self, branch: _Node, tokens: bytes) -> tuple[_Node | None, int]:
         tokens = tokens[: self._width]
         at = self._place(branch.children, tokens)
-        best, longest = None, -1
+        best, longest = None, (0, -1)
         for child in branch.children[max(0, at - 1) : at + 1]:
-            run = _common_run(child.tokens, tokens)
+            run = (_common_run(child.tokens, tokens), len(child.tokens))
             if run > longest and all(child.blocks):
                 best, longest = child, run
-        return best, max(longest, 0)
+        return best, longest[0]
 
     def _walk_tokens(self, node: _Node, tokens: bytes) -> int:
         """Tokens in whole blocks that hang on `node`, found without names."""
@@ -190,21 +195,25 @@ class PrefixChain:
     # --- holding and forgetting ---------------------------------------------------------------------------------------
 
     def publish(self, branch: _Node, name: bytes, tokens: bytes, blocks: Sequence[int]) -> _Node | None:
-        parent: _Node | None = branch if branch.parent is not None else self._living(branch)
+        nodes = self._nodes
+        parent: _Node | None = branch if nodes.get(branch.name) is branch else self._kept(branch)
         if parent is None:
             return None
-        node = self._nodes.get(name)
+        node = nodes.get(name)
         if node is None:
-            self._nodes[name] = node = _Node(name, tokens, list(blocks), parent)
-            for block in blocks:
-                if block:
-                    self._places[block] = node
-            self._adopt(parent, node)
-            if self.listener is not None:
-                self.listener.stored(name, parent.name, tokens)
+            node = _Node(name, tokens, list(blocks), parent)
+            if any(blocks):  # else it is kept when something comes behind it
+                self._keep(node, parent)
+                for block in blocks:
+                    if block:
+                        self._places[block] = node
+                if self.listener is not None:
+                    self.listener.stored(name, parent.name, tokens)
             return node
         if node.parent is not parent or node.tokens != tokens:
             return None
+        if self.listener is not None and any(blocks) and not any(node.blocks):
+            self.listener.stored(name, parent.name, tokens)
         for group, block in enumerate(blocks):
             if block and not node.blocks[group]:
                 node.blocks[group] = block
@@ -212,8 +221,8 @@ class PrefixChain:
         return node
 
     def publish_tail(self, branch: _Node, tokens: bytes, blocks: Sequence[int]) -> None:
-        parent: _Node | None = branch if branch.parent is not None else self._living(branch)
-        if parent is None or not tokens or not all(blocks):
+        parent = self._kept(branch) if tokens and all(blocks) else None
+        if parent is None:
             return
         _, run = self._nearest(parent, tokens)
         if 4 * run < len(tokens):
@@ -227,23 +236,66 @@ class PrefixChain:
         if node is not None:
             node.blocks[node.blocks.index(block)] = 0
             if not any(node.blocks):
-                self._remove(node)
+                if node.name and self.listener is not None:
+                    self.listener.removed(node.name)
+                self._prune(node)
 
     def clear(self) -> None:
-        for node in (*self._roots.values(), *self._nodes.values(), *self._places.values()):
-            node.parent = None
-            node.children = _CHILDLESS
+        for node in self._nodes.values():
+            node.parent, node.children = None, _CHILDLESS
+        for root in self._roots.values():
+            root.children = _CHILDLESS
         self._roots.clear()
         self._nodes.clear()
         self._places.clear()
         if self.listener is not None:
             self.listener.cleared()
 
-    def _living(self, branch: _Node) -> _Node | None:
-        """`branch` has no parent: the root that it is (kept from now on), or None for what was forgotten."""
-        if branch.blocks:
-            return None
-        return self._roots.setdefault(branch.tokens, branch)
+    def _kept(self, branch: _Node) -> _Node | None:
+        """The node or root that stands for `branch` in the dictionaries, put there if it was not; None if none can."""
+        if self._nodes.get(branch.name) is branch:
+            return branch
+        if branch.parent is None:
+            return None if branch.blocks else self._roots.setdefault(branch.tokens, branch)
+        way = [branch]
+        while way[-1].parent is not None and self._nodes.get(way[-1].name) is not way[-1]:
+            way.append(way[-1].parent)
+        parent = self._kept(way.pop())
+        while parent is not None and way:
+            node = way.pop()
+            same = self._nodes.get(node.name)
+            if same is None:
+                self._keep(node, parent)
+            elif same.parent is not parent or same.tokens != node.tokens:
+                return None
+            parent = same or node
+        return parent
+
+    def _keep(self, node: _Node, parent: _Node) -> None:
+        self._nodes[node.name] = node
+        node.parent = parent
+        if parent.children:
+            self._adopt(parent, node)
+        else:
+            parent.children = [node]
+
+    def _prune(self, node: _Node) -> None:
+        """Take out what holds nothing and leads nowhere, from `node` up."""
+        while (parent := node.parent) is not None and not node.children and not any(node.blocks):
+            siblings = parent.children
+            if len(siblings) == 1:
+                parent.children = _CHILDLESS
+            else:
+                at = self._place(siblings, node.tokens)
+                while siblings[at] is not node:
+                    at += 1
+                del siblings[at]
+            if node.name:
+                del self._nodes[node.name]
+            node.parent = None
+            node = parent
+        if parent is None and not node.children:
+            self._roots.pop(node.tokens, None)
 
     def _adopt(self, parent: _Node, node: _Node) -> None:
         siblings = parent.children
@@ -254,37 +306,6 @@ class PrefixChain:
         for newcomer in (siblings[0], node) if len(siblings) == 1 else (node,):
             newcomer.order = b"".join([ranks[token] for token in memoryview(newcomer.tokens).cast("i")])
         insort(siblings, node, key=_order_of)
-
-    def _remove(self, node: _Node) -> None:
-        parent = node.parent
-        node.parent = None
-        if parent is None:
-            return
-        siblings = parent.children
-        if len(siblings) == 1:
-            parent.children = _CHILDLESS
-            if not parent.blocks:
-                self._roots.pop(parent.tokens, None)
-        else:
-            at = bisect_left(siblings, node.order, key=_order_of)
-            while siblings[at] is not node:
-                at += 1
-            del siblings[at]
-        # Nothing leads to what hung below any more; its blocks are held until they are forgotten in their turn.
-        lost = node.children[:]
-        self._unname(node)
-        while lost:
-            orphan = lost.pop()
-            orphan.parent = None
-            lost += orphan.children
-            self._unname(orphan)
-
-    def _unname(self, node: _Node) -> None:
-        node.children = _CHILDLESS
-        if node.name:
-            del self._nodes[node.name]
-            if self.listener is not None:
-                self.listener.removed(node.name)
 
 
 class _Ranks(dict[int, bytes]):

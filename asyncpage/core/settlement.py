@@ -346,7 +346,13 @@ class _Waiting:
         tables.cause = candidate.request
         if match is not None and candidate.read_cache:
             self._explanations.admitted(
-                self._reserve.number, candidate.request, candidate.label, candidate.prefix, match, tables.index
+                self._reserve.number,
+                candidate.request,
+                candidate.label,
+                candidate.prefix,
+                match,
+                tables.index,
+                fetched=len(run),
             )
         self._open(candidate, match, row, computed)
         tables.adopt(row, blocks)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from asyncpage.core.block_proof import next_proof
 from asyncpage.core.file_tier import FileTier
-from asyncpage.core.host_slots import HostSlots
+from asyncpage.core.host_slots import HostSlots, TierListener
 from asyncpage.messages import BlockLabel, LayerGroup, Prefix, RequestId
 
 MOST_SAVES = 8  # of blocks that wait, a step: 6 MB of the demo model, 2 ms
@@ -68,7 +68,16 @@ class Tier:
         self._named: dict[int, BlockLabel] = {}  # the device's blocks that a prompt may find there
         self._unsaved: OrderedDict[int, None] = OrderedDict()
         self._rescued: list[tuple[int, BlockLabel]] = []
+        self._counts = {"blocks_saved": 0, "blocks_loaded": 0, "blocks_not_saved": 0}
         self._proofs: tuple[tuple[bytes, ...], int, list[bytes]] = ((), 0, [])
+
+    def tell(self, listener: TierListener | None) -> None:
+        """Have `listener` hear of every block that comes and goes from now on."""
+        self._slots.listener = listener
+
+    def stats(self) -> dict[str, float]:
+        """Gauges and counters. Not saved: blocks that were given up before there was a slot or a step for them."""
+        return {"host_blocks": len(self._slots), "file_blocks": len(self.files), **self._counts}
 
     @property
     def slots_in_use(self) -> int:
@@ -116,18 +125,21 @@ class Tier:
             del self._unsaved[block]
             if len(self._rescued) < MOST_RESCUES:
                 self._rescued.append((block, label))
+            else:
+                self._counts["blocks_not_saved"] += 1
 
     def saves(self, number: int) -> list[tuple[int, int]]:
         """What step `number` is to save: (block, slot). What is evicted in it goes first and has this one chance."""
         saves: list[tuple[int, int]] = []
         for block, label in self._rescued:
-            self._save(number, block, label, saves)
+            self._counts["blocks_not_saved"] += not self._save(number, block, label, saves)
         self._rescued.clear()
         while self._unsaved and len(saves) < MOST_SAVES:
             block = next(iter(self._unsaved))
             if not self._save(number, block, self._named[block], saves):
                 break
             del self._unsaved[block]
+        self._counts["blocks_saved"] += len(saves)
         return saves
 
     def _save(self, number: int, block: int, label: BlockLabel, saves: list[tuple[int, int]]) -> bool:
@@ -217,6 +229,7 @@ class Tier:
                     self._slots.pin(slot)
                     self._moves.append(_Move(number, slot, of_group[index], None))
                     loads.append((slot, of_group[index]))
+        self._counts["blocks_loaded"] += len(loads)
         self.files.used(request, run.each())
         return loads
 

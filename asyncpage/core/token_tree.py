@@ -5,8 +5,8 @@ token. Edges split where sequences part, and join again when one side is gone. A
 last token of its block, so what two sequences begin alike is there once.
 
 Whole runs are compared at once. What lost: walking one token at a time (100 times slower), and an edge a block (the
-chain's shape without its names). An edge that splits near its beginning hands over all of its
-places, 25 ns each; handing over the smaller side would save that for twice the code.
+chain's shape without its names). An edge that splits near its beginning hands over all of its places, 25 ns each;
+handing over the smaller side would save that for twice the code.
 
 INVARIANT: a leaf's run ends where a place ends that holds a block; on the way there is a place at every block's end.
 """

@@ -56,7 +56,10 @@ def load_runner(load: Load) -> ModelRunner:
     backend = choose(settings["attention_backend"], specs, device)
     layout = shared_layout(backend, specs, device)
     demand = _demand(settings, model, layout)
-    blocks = memory.pool_blocks(demand, max(0, _available(device) - memory.WORKING_BYTES))
+    available = _available(device)
+    if device.kind == "cpu":
+        available -= settings.get("kv_arena_bytes", 0)  # which is not taken yet
+    blocks = memory.pool_blocks(demand, max(0, available - memory.WORKING_BYTES))
     limits = Limits(
         max_seqs=demand.max_num_seqs, max_tokens=settings["max_num_batched_tokens"], max_kv=demand.max_model_len
     )

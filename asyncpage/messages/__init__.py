@@ -10,7 +10,7 @@ INVARIANT: a request that was accepted has exactly one `Finish` in one `Texts`; 
 from __future__ import annotations
 
 from asyncpage.messages.anyone import Ping, Pong
-from asyncpage.messages.archive import BlockLabel, Discard, Fetch, Store, Touch
+from asyncpage.messages.archive import NO_PARENT, BlockLabel, Discard, Fetch, Store, Touch
 from asyncpage.messages.detokenizer import End, Expect, Started, StepTokens
 from asyncpage.messages.executor import Handshake, LayerGroup, Load, LoadFailed, NewRow, Shutdown, Step
 from asyncpage.messages.frontend import Accepted, Finish, LogprobEntry, Refused, Texts
@@ -75,6 +75,7 @@ __all__ = (
     "EMPTY_PAIRS",
     "EMPTY_TRIPLES",
     "FRONTEND_SHIFT",
+    "NO_PARENT",
     "Accepted",
     "Admission",
     "Admit",

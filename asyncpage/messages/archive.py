@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+NO_PARENT = bytes(32)
+
 
 @dataclass(frozen=True, slots=True)
 class BlockLabel:
     """What a block holds, wherever its bytes are.
 
-    `name`, `parent`: of the hash chain, 32 bytes each. `group`: of layers. `tokens`: int32 little-endian, a full block.
-    `proof`: 32 bytes, a second digest of everything up to the block's end, made by another function, so that
-    no collision of names can serve another prompt's KV.
+    `name`, `parent`: of the hash chain, 32 bytes each; the parent of a first block is zeros. `group`: of layers.
+    `tokens`: int32 little-endian, a full block. `proof`: 32 bytes, a second digest of everything up to the block's
+    end, made by another function, so that no collision of names can serve another prompt's KV.
     """
 
     name: bytes

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from asyncpage.pipes.journal.reader import JournalReader
-from asyncpage.pipes.journal.record import ACTORS, DIED, FIRED, RECEIVED, SENT
+from asyncpage.pipes.journal.record import ACTORS, DIED, FIRED, RECEIVED, ROOT, SENT
 from asyncpage.pipes.record import unpack_plain
 from asyncpage.replay.view import Fields, shown, view
 
@@ -23,6 +23,8 @@ def lines(reader: JournalReader) -> Iterator[str]:
     began: float | None = None
     now = 0.0
     for record in reader.records():
+        if record.kind == ROOT:
+            continue
         actor = ACTORS[record.actor]
         if record.kind not in (SENT, DIED):
             began = record.time if began is None else began

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from asyncpage.errors import JournalError
-from asyncpage.messages import Reserve
+from asyncpage.messages import Fetch, Reserve, Store
 from asyncpage.pipes.journal.dialect import shapes
 from asyncpage.pipes.journal.reader import JournalReader
-from asyncpage.pipes.journal.record import ACTORS, DIED, SENT, Record, reading_dialect
+from asyncpage.pipes.journal.record import ACTORS, DIED, ROOT, SENT, Record
 from asyncpage.pipes.record import unpack_plain
 from asyncpage.replay.difference import Decision, Difference
 from asyncpage.replay.stage import Stage
@@ -46,7 +46,7 @@ class Rerun:
             )
         self.stage = Stage(reader.head)
         self._reader = reader
-        self._dialect = reading_dialect(reader.head)
+        self._dialect = self.stage.dialect
         self._today = shapes()
         self._steps = self._decisions = self._records = self._step = 0
         self._began: float | None = None
@@ -70,6 +70,9 @@ class Rerun:
                 found = self._compare(record)
             elif record.kind == DIED:
                 found = self._compare_death(record)
+            elif record.kind == ROOT:
+                self._learn_root(record)
+                continue
             else:
                 found = self._unrecorded() or self._perform(record)
             if found is not None:
@@ -88,9 +91,16 @@ class Rerun:
     def _perform(self, record: Record) -> Difference | None:
         if self._began is None:
             self._began = record.time
+        if record.name == "Shelved":  # what lies in the folder may hang on roots that come later
+            for later in JournalReader(self._reader.paths[-1]).records():
+                if later.kind == ROOT:
+                    self._learn_root(later)
         if self.stage.perform(record):
             return None
         return self._difference(Decision("recording", ACTORS[record.actor], "a cause that is not there today"), None)
+
+    def _learn_root(self, record: Record) -> None:
+        self.stage.names.learn_root(record.packed, salt=record.name, adapter=record.to)
 
     def _compare(self, record: Record) -> Difference | None:
         recorded = Decision(ACTORS[record.actor], record.to, record.name)
@@ -103,6 +113,9 @@ class Rerun:
             self._step = message.number
         elif today.name == "Step":
             self._steps += 1
+        if isinstance(message, Store | Fetch) and today == recorded:
+            label = view(record.name, unpack_plain(record.packed), self._reader.head.shapes)["label"]
+            self.stage.names.learn((label["name"], label["parent"]), message.label)
         packed = self._dialect.pack(message)
         if today == recorded and (packed == record.packed or self._is_equal_by_name(record, packed)):
             self._on_decision(message)

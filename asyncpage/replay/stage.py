@@ -18,7 +18,7 @@ from asyncpage.actors.base import Actor, Continuation
 from asyncpage.core.block_names import chain_names
 from asyncpage.errors import JournalError, ProtocolError
 from asyncpage.house import Text, build
-from asyncpage.messages import Admit, Answer, Ask, Question
+from asyncpage.messages import Admit, Answer, Ask, Question, Shelved, Stored
 from asyncpage.pipes.journal.dialect import MESSAGES
 from asyncpage.pipes.journal.record import (
     ACTORS,
@@ -31,6 +31,7 @@ from asyncpage.pipes.journal.record import (
     Record,
     reading_dialect,
 )
+from asyncpage.replay.block_names import BlockNames
 from asyncpage.text.artificial_vocabulary import artificial_vocabulary
 from asyncpage.text.tokenizer import Tokenizer
 
@@ -39,7 +40,8 @@ class Stage:
     """`decided`: messages sent since somebody looked, each with its sender and receiver; `deaths`: actors and errors.
 
     `cause`: what the last perform was about, in words. `requests`: choices that asked for a place so far. `labels`:
-    their requests' client-visible ids, by request.
+    their requests' client-visible ids, by request. `dialect`: writes today's messages as recorded ones were written,
+    blocks under `names`.
     """
 
     def __init__(self, head: Head) -> None:
@@ -50,7 +52,8 @@ class Stage:
         self.requests = 0
         self.labels: dict[int, str] = {}
         self._head = head
-        self._dialect = reading_dialect(head)
+        self.names = BlockNames(head.handshake.block_size)
+        self.dialect = reading_dialect(head, self.names)
         self._time = 0.0
         self._on_the_way: Mapping[str, deque[object]] = {name: deque() for name in ACTORS}
         self._rests: Mapping[str, deque[tuple[object, Continuation]]] = {name: deque() for name in ACTORS}
@@ -156,9 +159,9 @@ class Stage:
             self._rests[name].append((message, rest))
 
     def _message(self, record: Record) -> object:
-        """The recorded input, with the names of its blocks, which were left out."""
+        """The recorded input, with today's names of blocks."""
         try:
-            message: object = self._dialect.rebuild(MESSAGES[record.name], record.plain)
+            message: object = self.dialect.rebuild(MESSAGES[record.name], record.plain)
         except (KeyError, ProtocolError) as error:
             raise JournalError(f"today's version does not take the recorded {record.name}: {error}") from None
         if isinstance(message, Admit):
@@ -168,6 +171,10 @@ class Stage:
                 options, block_size = message.options, self._head.handshake.block_size
                 names = chain_names(message.tokens, block_size, salt=options.cache_salt, adapter=options.adapter)
                 message = replace(message, names=names[: len(message.names)])
+        elif isinstance(message, Shelved):
+            message = Shelved(self.names.find(message.labels))
+        elif isinstance(message, Stored):
+            message = replace(message, removed=self.names.find_keys(message.removed))
         return message
 
 

@@ -37,9 +37,11 @@ class ChunkWriter:
         self._head = head.to_json(shape.chunk_kind)
         self._pace = pace
         self._output = output
+        self._must_allow = (
+            set(range(exchange.call.choices)) if output.echo else set()
+        )  # choices without their prompt yet
         self._is_rich = output.logprobs is not None or output.return_token_ids or output.continuous_usage
         self._splices: dict[int, tuple[str, str]] = {}  # by choice that has begun: a chunk before and after its text
-        self._prompt_entries: dict[int, list[LogprobEntry]] = {}  # of echoed prompts, until the next piece
         self._completion_tokens = 0
         self._held_events: list[bytes] = []
         self._held_texts: dict[int, list[str]] = {}
@@ -52,8 +54,8 @@ class ChunkWriter:
             if text or token_ids or logprobs:
                 self._put(self._render_piece(index, text, token_ids, logprobs or ()))
         elif text:
-            if self._output.echo and index not in self._splices and index not in self._held_texts:
-                self._stream.allow(len(quote(text)))
+            if self._must_allow:
+                self._allow(index, len(quote(text)))
             if self._must_hold():
                 self._held_texts.setdefault(index, []).append(text)
                 self._hold(len(text))
@@ -63,12 +65,13 @@ class ChunkWriter:
 
     def prompt_logprobs(self, index: int, entries: Sequence[LogprobEntry]) -> None:
         if self._output.echo and self._output.logprobs is not None:
-            self._prompt_entries.setdefault(index, []).extend(entries)
+            # Each part by itself: all of a long prompt's in one piece would hold up every other stream for a second.
+            events = self._render_piece(index, "", (), entries)
+            self._stream.allow(len(events))
+            self._put(events)
 
     def finished(self, index: int, finish: Finish) -> None:
         events = self._take_text(index)
-        if index in self._prompt_entries:  # nothing was generated after the prompt
-            events += self._render_piece(index, "", (), ())
         self._put(events + self._opening(index) + self._event([self._shape.ending(index, finish)]))
 
     # --- what the route says -----------------------------------------------------------------------------------------
@@ -135,15 +138,19 @@ class ChunkWriter:
         return opening + (before + quote(text) + after).encode("ascii")
 
     def _render_piece(self, index: int, text: str, token_ids: Sequence[int], entries: Sequence[LogprobEntry]) -> bytes:
-        is_first = index not in self._splices
         opening = self._opening(index)
         self._completion_tokens += len(token_ids)
-        shown = (*self._prompt_entries.pop(index, ()), *entries)
-        piece = self._shape.piece(index, text, shown, token_ids if self._output.return_token_ids else None)
+        piece = self._shape.piece(index, text, entries, token_ids if self._output.return_token_ids else None)
         events = opening + self._event([piece])
-        if is_first and self._output.echo:  # the whole prompt is in it
-            self._stream.allow(len(events))
+        if text and self._must_allow:
+            self._allow(index, len(events))
         return events
+
+    def _allow(self, index: int, size: int) -> None:
+        """A choice's first text has the whole echoed prompt in it, for which no client had time to read."""
+        if index in self._must_allow:
+            self._must_allow.remove(index)
+            self._stream.allow(size)
 
     def _opening(self, index: int) -> bytes:
         """What comes before anything else of a choice; empty once it has begun."""

@@ -84,9 +84,8 @@ class Driver:
                 session = self._coming.session
                 self._coming = next(self._arrivals, None)
                 self._send(session, next(session))
-        except Exception as error:  # of the trace: nobody else awaits this callback
-            if not self._over.done():
-                self._over.set_exception(error)
+        except Exception as error:
+            self._fail(error)
             return
         if self._coming is None and not (self._open or self._pausing or self._due) and not self._over.done():
             self._over.set_result(None)
@@ -118,17 +117,25 @@ class Driver:
         if self.tally.done % _UPDATE_EVERY == 0:
             self._on_progress(self.tally.done, self._requests)
         if answer is not None and not turn.is_last:
-            following = self._next(session, np.array(answer, dtype=np.int32))
-            if following is not None:
-                self._pausing += 1
-                self._clock.call_later(following.pause_s, partial(self._resume, session, following))
+            self._follow(session, np.array(answer, dtype=np.int32))
         self._go_on()
 
-    def _next(self, session: Session, answer: Int32) -> Turn | None:
+    def _follow(self, session: Session, answer: Int32) -> None:
+        """Set a timer for the next turn, if there is one."""
         try:
-            return session.send(answer)
+            turn = session.send(answer)
         except StopIteration:
-            return None
+            return
+        except Exception as error:
+            self._fail(error)
+            return
+        self._pausing += 1
+        self._clock.call_later(turn.pause_s, partial(self._resume, session, turn))
+
+    def _fail(self, error: Exception) -> None:
+        """The trace is broken: nobody else awaits the callback in which it was read."""
+        if not self._over.done():
+            self._over.set_exception(error)
 
     def _resume(self, session: Session, turn: Turn) -> None:
         self._pausing -= 1

@@ -134,7 +134,10 @@ class IndexMeter:
     def bytes_a_token(self) -> float:
         """Memory of the inner index for each token that it holds in a group; 0 when it holds none."""
         tokens = self._held.tokens / self._groups
-        return _deep_size(self._inner) / tokens if tokens else 0.0
+        listener, self._inner.listener = self._inner.listener, None  # whoever listens is no part of it
+        size = _deep_size(self._inner)
+        self._inner.listener = listener
+        return size / tokens if tokens else 0.0
 
     def _kept(self, blocks: Sequence[int]) -> list[int]:
         return [block for block in blocks if block and self._inner.holds(block)]

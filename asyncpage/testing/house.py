@@ -127,6 +127,7 @@ class ToyHouse:
         self._runner = ToyRunner(handshake, poison=poison, arena=self._arena)
         self._broken_epoch = 0  # steps of this epoch and before are dropped, as the executor's ends do
         self._last_epoch = 0
+        self._heard = 0  # losses that the scheduler has handled
         self.boxes = {name: Inbox() for name in ("scheduler", "kv_manager", "executor")}
         self.tier = Tier(slots, handshake.groups, handshake.block_size, has_files=files is not None) if slots else None
         self.tables = BlockTables(
@@ -156,9 +157,11 @@ class ToyHouse:
             seed=0,
         )
         self.memory = Memory(self.tables, rules or Rules(long_prefill_tokens=long_prefill_tokens))
+        self.heard = Inbox()  # what the KV manager tells front ends
         self.kv_manager = KvManager(
             self.memory,
             self.boxes["scheduler"],
+            [self.heard],
             watches=load_policy(policy).wants_hits,
             archive=None if files is None else self.boxes.setdefault("archive", Inbox()),
         )
@@ -194,13 +197,12 @@ class ToyHouse:
         self.boxes["scheduler"].send(Cancel(RequestId(request)))
 
     def lose_executor(self) -> None:
-        """The executor dies with the steps it was sent, and another takes its place."""
+        """The executor dies with the steps it was sent, and another takes its place once the scheduler has heard."""
         sent = [step.epoch for step in self.boxes["executor"].messages if isinstance(step, Step)]
         self._broken_epoch = max(self._broken_epoch, self._last_epoch, *sent)
         self.boxes["executor"].messages.clear()
         self._runner = ToyRunner(self.handshake, poison=self._poison, arena=self._arena)
         self.boxes["scheduler"].send(ExecutorLost(epoch=1, reason="killed by the test"))
-        self.boxes["scheduler"].send(ExecutorReady(epoch=1))
 
     def turn(self, name: str) -> bool:
         """Deliver everything that waits for one actor; False when nothing did. The executor runs one step."""
@@ -213,8 +215,16 @@ class ToyHouse:
             actor = self._actors[name]
             for _ in range(len(messages)):
                 actor.receive(messages.popleft())
+                self._revive()
             actor.batch_end()
         return True
+
+    def _revive(self) -> None:
+        """What the scheduler had sent before it heard of the loss is dropped, as a new executor loads for seconds."""
+        if self._heard < self.scheduler.stats()["executor_losses"]:
+            self._heard += 1
+            self.boxes["executor"].messages.clear()
+            self.boxes["scheduler"].send(ExecutorReady(epoch=1))
 
     def run(self, *, until: Callable[[], bool] = lambda: False, most_turns: int = 100_000) -> None:
         """Deliver in turn until nothing waits, or `until` holds."""

@@ -12,7 +12,11 @@ from codecs import utf_8_decode
 from collections.abc import Sequence
 from functools import lru_cache
 
+import numpy as np
+from numpy.typing import NDArray
+
 from asyncpage.core.sampling import SamplingParams
+from asyncpage.messages import Int32
 from asyncpage.text.stop_strings import StopMatcher, StopStrings
 from asyncpage.text.tokenizer import Tokenizer
 
@@ -29,6 +33,7 @@ class TextStreams:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self.nothing_clear = bytes(tokenizer.vocab_size)
+        self._columns: dict[bool, NDArray[np.object_]] = {}
         self._kept = lru_cache(MOST_KEPT)(self._learner)
 
     def open(self, sampling: SamplingParams, echo: Sequence[int] = ()) -> TextStream:
@@ -38,7 +43,11 @@ class TextStreams:
         return TextStream(self, learner, sampling, echo)
 
     def _learner(self, stop: tuple[str, ...], skip_special: bool) -> _Learner:
-        return _Learner(self.tokenizer, stop, skip_special)
+        column = self._columns.get(skip_special)
+        if column is None:
+            texts = self.tokenizer.shown_texts(skip_special=skip_special)
+            column = self._columns[skip_special] = np.array([*texts, ""], dtype=object)
+        return _Learner(self.tokenizer, stop, skip_special, column)
 
 
 class _Learner:
@@ -46,19 +55,22 @@ class _Learner:
 
     `clear`: a byte for each id, not 0 when the id's text can go out as it is from a stream that holds nothing back:
     it is whole characters, ends no stop string and begins none at its end. Known from the beginning where there are
-    no stop strings; otherwise a stream that came through the careful way unharmed marks the id.
+    no stop strings; otherwise a stream that came through the careful way unharmed marks the id. One byte more stands
+    for ids beyond the vocabulary, which a model's head can be wide enough for. `column`: `shown_texts` as an array.
     """
 
-    __slots__ = ("clear", "shown_bytes", "shown_texts", "strings")
+    __slots__ = ("clear", "column", "shown_bytes", "shown_texts", "strings")
 
-    def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...], skip_special: bool) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, stop: tuple[str, ...], skip_special: bool, column: NDArray[np.object_]
+    ) -> None:
+        self.column = column
         self.shown_bytes = tokenizer.shown_bytes(skip_special=skip_special)
         self.shown_texts = tokenizer.shown_texts(skip_special=skip_special)
         self.strings = StopStrings(stop) if stop else None
-        if stop:
-            self.clear = bytearray(tokenizer.vocab_size)
-        else:
-            self.clear = bytearray(text is not None for text in self.shown_texts)
+        self.clear = bytearray(tokenizer.vocab_size + 1)
+        if not stop:
+            self.clear[:-1] = bytes(text is not None for text in self.shown_texts)
 
 
 class TextStream:
@@ -197,7 +209,7 @@ class TextStream:
 def feed_one_each(streams: Sequence[TextStream], ids: Sequence[int]) -> tuple[list[str], list[int]]:
     """Feed one id to each of several streams, what a step does most: the texts, and which streams are over.
 
-    The same as `feed` for each of them. 0.07 us an id that is seen through at a glance, 1.5 for others.
+    The same as `feed` for each of them. 0.1 us an id that is seen through at a glance, 2 for others.
     """
     texts: list[str] = []
     over: list[int] = []
@@ -205,7 +217,7 @@ def feed_one_each(streams: Sequence[TextStream], ids: Sequence[int]) -> tuple[li
         stream.tokens += 1
         try:
             is_clear = stream._clear[id]
-        except IndexError:  # a model's head can be wider than its vocabulary
+        except IndexError:
             is_clear = 0
         if is_clear:
             texts.append(stream._texts[id])  # type: ignore[arg-type]  # only ids of whole characters are clear
@@ -214,3 +226,62 @@ def feed_one_each(streams: Sequence[TextStream], ids: Sequence[int]) -> tuple[li
             if stream.is_over:
                 over.append(len(texts) - 1)
     return texts, over
+
+
+class Unison:
+    """Streams that are fed one id each several times over: what is clear is looked up for all of them at once.
+
+    Does what `feed_one_each` does in a third of the time, and costs as much as one of it to form. Between `__init__`
+    and `part` the streams are this one's: their `tokens` are kept here, and nothing else may be done with them.
+    """
+
+    def __init__(self, streams: Sequence[TextStream]) -> None:
+        self._streams = streams
+        self._tokens = np.array([stream.tokens for stream in streams])
+        self._is_held = np.array([stream._clear is not stream._learner.clear for stream in streams])
+        rows: dict[_Learner, list[int]] = {}
+        for row, stream in enumerate(streams):
+            rows.setdefault(stream._learner, []).append(row)
+        self._voices = [_Voice(learner, np.array(own)) for learner, own in rows.items()]
+
+    def feed(self, ids: Int32) -> tuple[list[str], list[int]]:
+        """The texts of the next ids [streams], and which streams are over."""
+        self._tokens += 1
+        if len(self._voices) == 1:
+            is_clear, shown = self._voices[0].look(ids)
+        else:
+            is_clear, shown = np.empty(len(ids), dtype=np.uint8), np.empty(len(ids), dtype=object)
+            for voice in self._voices:
+                is_clear[voice.rows], shown[voice.rows] = voice.look(ids[voice.rows])
+        texts: list[str] = shown.tolist()
+        over = []
+        for row in np.flatnonzero(self._is_held | (is_clear == 0)).tolist():
+            stream = self._streams[row]
+            stream.tokens = int(self._tokens[row])
+            texts[row] = stream._fed_one(int(ids[row]))
+            self._is_held[row] = stream._clear is not stream._learner.clear
+            if stream.is_over:
+                over.append(row)
+        return texts, over
+
+    def part(self) -> None:
+        """The streams go their own ways again."""
+        for stream, tokens in zip(self._streams, self._tokens.tolist(), strict=True):
+            stream.tokens = tokens
+
+
+class _Voice:
+    """The streams of one learner in a unison."""
+
+    __slots__ = ("_clear", "_last", "_texts", "rows")
+
+    def __init__(self, learner: _Learner, rows: NDArray[np.int64]) -> None:
+        self.rows = rows
+        self._clear = np.frombuffer(learner.clear, dtype=np.uint8)  # the same bytes: what is learnt is seen here
+        self._texts = learner.column
+        self._last = np.int32(len(self._clear) - 1)
+
+    def look(self, ids: Int32) -> tuple[NDArray[np.uint8], NDArray[np.object_]]:
+        """Whether each id is clear, and its text if it is."""
+        ids = np.minimum(ids, self._last)
+        return self._clear[ids], self._texts[ids]

@@ -39,6 +39,10 @@ def label(number: int) -> BlockLabel:
     return BlockLabel(number.to_bytes(32, "little"), 0, b"p" * 32, b"t" * 16, b"o" * 32)
 
 
+def files_in(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
+
+
 class Place:
     """An archive that runs, and what it sends."""
 
@@ -94,7 +98,7 @@ def test_a_damaged_or_missing_file_is_one_line_in_the_log_and_an_answer(run: Run
         await place.answers.get()
         place.fill(0, 1)
         await place.ask(Store(0, label(0)))
-        (path,) = tmp_path.iterdir()
+        (path,) = files_in(tmp_path)
         contents = bytearray(path.read_bytes())
         contents[-1] ^= 1
         path.write_bytes(contents)
@@ -142,7 +146,7 @@ def test_a_full_disk_fails_stores_in_one_line_until_it_has_room(
             is_full = False
             assert await place.ask(Store(0, label(0))) == Stored(0, is_stored=True)
         assert [line["event"] for line in lines] == ["archive.store_failed"]
-        assert len(list(tmp_path.iterdir())) == 1
+        assert len(files_in(tmp_path)) == 1
         await place.stop()
 
     run(main())
@@ -158,7 +162,7 @@ def test_the_folder_is_bounded_and_what_is_removed_is_told(run: Run, tmp_path: P
         assert await place.ask(Store(2, label(2))) == Stored(2, is_stored=True, removed=(label(1).key,))
         place.box.send(Discard())
         assert await place.ask(Fetch(label(2), 0)) == Fetched(0, is_there=False)
-        assert list(tmp_path.iterdir()) == []
+        assert files_in(tmp_path) == []
         await place.stop()
 
     with capture_logs():
@@ -189,7 +193,7 @@ def test_closing_finishes_the_file_at_hand_and_leaves_the_rest(
         assert not stopping.done()
         go_on.set()
         await stopping
-        assert len(list(tmp_path.iterdir())) == 1
+        assert len(files_in(tmp_path)) == 1
         assert not any(thread.name == "archive" for thread in threading.enumerate())
 
     run(main())

@@ -1,6 +1,6 @@
 """What a request takes over from those before it, to the token, with the toy executor that computes with its blocks.
 
-Expected tokens come from the toy's closed form, expected counts from comparing the tokens of one request with another's.
+Expected tokens come from the toy's closed form, expected counts from comparing one request's tokens with another's.
 """
 
 from __future__ import annotations

@@ -210,6 +210,14 @@ def test_steps_sent_ahead_are_answered_one_after_another_without_gaps() -> None:
     assert [done.number for done in inbox.done] == [1, 2]
 
 
+def test_a_step_without_rows_takes_no_time_of_the_device() -> None:
+    made, inbox, clock = executor(LATENCY)
+    made.receive(step(1, (), ()))
+    assert clock.armed() == (0.0,)
+    clock.advance(0.0)
+    assert [(done.number, done.rows.tolist()) for done in inbox.done] == [(1, [])]
+
+
 async def test_a_closed_executor_answers_no_more() -> None:
     made, inbox, clock = executor(LATENCY)
     assert await made.launch_first() == toy_handshake(vocab_size=VOCAB)

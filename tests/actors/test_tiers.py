@@ -11,7 +11,7 @@ from asyncpage.core.prefix_chain import PrefixChain
 from asyncpage.core.prefix_index import PrefixIndex
 from asyncpage.core.prefix_tree import PrefixTree
 from asyncpage.core.sampling import SamplingParams
-from asyncpage.messages import Handshake, LayerGroup, RequestOptions
+from asyncpage.messages import Follow, Handshake, LayerGroup, RequestOptions
 from asyncpage.testing.house import ToyHouse
 from asyncpage.testing.toy_archive import ToyFiles
 from asyncpage.testing.toy_runner import toy_handshake, toy_tokens
@@ -206,7 +206,10 @@ def test_any_traffic_and_any_fault_gives_the_tokens_of_the_closed_form(seed: int
         wanted, losses = {}, 0
         for number in range(25):
             family = chance.choice(families)
-            prompt = [*family[: chance.choice((4, 17, 32, 40))], *prompt_of(chance.randrange(9), chance.randrange(1, 8))]
+            prompt = [
+                *family[: chance.choice((4, 17, 32, 40))],
+                *prompt_of(chance.randrange(9), chance.randrange(1, 8)),
+            ]
             count = chance.randrange(1, 9)
             wanted[house.admit(number, prompt, SamplingParams(max_tokens=count))] = (prompt, count)
             for _ in range(chance.randrange(40)):
@@ -236,3 +239,29 @@ def test_any_traffic_and_any_fault_gives_the_tokens_of_the_closed_form(seed: int
         assert house.tier is not None
         assert house.tier.slots_in_use <= slots
         assert not house.tier.can_save or slots == 2
+
+
+def test_followers_hear_where_blocks_are() -> None:
+    """A follower that adds up events knows at each moment which names lie where."""
+    handshake, files = toy_handshake(blocks=15, groups=FULL), ToyFiles(most=14)
+    house = ToyHouse(handshake, slots=13, files=files)
+    house.kv_manager.receive(Follow(frontend=0, is_on=True))
+    places: dict[str, set[bytes]] = {"gpu": set(), "host": set(), "disk": set()}
+    known: dict[bytes, tuple[bytes, bytes]] = {}
+    for number in range(6):
+        serve(house, prompt_of(number % 3, 41), first=number)
+        events = [event for news in house.heard.messages for event in news.events]
+        house.heard.messages.clear()
+        for event in events:
+            if event.kind == "stored":
+                assert event.name not in places[event.medium]
+                places[event.medium].add(event.name)
+                assert known.setdefault(event.name, (event.parent, event.tokens)) == (event.parent, event.tokens)
+                assert event.block_size == 4
+            else:
+                places[event.medium].remove(event.name)
+        assert house.tier is not None
+        assert len(places["host"]) == house.tier.slots_in_use
+        assert places["disk"] == {label.name for label in files.blocks}
+        assert 0 < len(places["gpu"]) <= len(house.tables.index)  # which has tails without a name, too
+    assert sum(parent == b"" for parent, _ in known.values()) == 3

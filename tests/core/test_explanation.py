@@ -112,6 +112,7 @@ def test_a_first_prompt_was_never_cached_and_its_last_block_is_partial(index_cla
         "known_tokens": 10,
         "matched_tokens": 0,
         "matched_blocks": 0,
+        "fetched_blocks": 0,
         "diverges": None,
         "missed": [{"first": 0, "count": 2, "reason": "never cached"}, {"first": 2, "count": 1, "reason": "partial"}],
     }
@@ -199,6 +200,19 @@ def test_a_request_that_does_not_know_all_names_is_explained_all_the_same() -> N
     prefix = Prefix(ROOTS[0], data, ())
     house.explanations.admitted(9, RequestId(9), "", prefix, house.index.match(prefix, 11), house.index)
     assert [run["reason"] for run in house.why(RequestId(9))["missed"]] == ["evicted"]
+
+
+def test_blocks_that_come_from_outside_the_device_were_not_missed() -> None:
+    house = House(PrefixChain, 4)
+    house.serve(range(12))
+    house.serve(range(100, 116))
+    data = array("i", range(12)).tobytes()
+    prefix = Prefix(ROOTS[0], data, extend_chain(root_name(ROOTS[0]), data, SIZE))
+    match = house.index.match(prefix, 11)
+    house.explanations.admitted(9, RequestId(9), "", prefix, match, house.index, fetched=2)
+    told = house.why(RequestId(9))
+    assert (told["matched_blocks"], told["fetched_blocks"], told["matched_tokens"]) == (0, 2, 8)
+    assert [(run["first"], run["count"], run["reason"]) for run in told["missed"]] == [(2, 1, "evicted")]
 
 
 def test_a_root_key_tells_what_it_was_made_of() -> None:

@@ -77,11 +77,10 @@ class Block:
 
 @dataclass(eq=False)
 class Oracle:
-    """`cuts`: a block that is forgotten takes what hangs on it out of reach. Otherwise only until it is there again."""
+    """A block that is forgotten takes what hangs on it out of reach only until it is there again."""
 
     groups: tuple[LayerGroup, ...]
     size: int
-    cuts: bool
     full: dict[tuple[bytes, Path], Block] = field(default_factory=dict)
     tails: list[Block] = field(default_factory=list)
     held: dict[int, Block] = field(default_factory=dict)
@@ -99,8 +98,6 @@ class Oracle:
 
     def is_served(self, root: bytes, path: Path, length: int) -> bool:
         blocks = [self.full.get((root, path[: (i + 1) * self.size])) for i in range(length)]
-        if self.cuts and None in blocks:
-            return False
         return all(
             (block := blocks[i]) is not None and block.ids[group] != 0
             for group in range(len(self.groups))
@@ -127,7 +124,7 @@ class Oracle:
         ]
 
     def publish(self, before: Block, path: Path, ids: Sequence[int]) -> Block:
-        if not self.cuts and not any(ids):
+        if not any(ids):
             return Block(before.root, path, [0] * len(ids), before, is_found=False)
         self.plant(before)
         block = self.full.setdefault((before.root, path), Block(before.root, path, [0] * len(ids)))
@@ -157,11 +154,8 @@ class Oracle:
         block.ids[block.ids.index(one)] = 0
         if any(block.ids):
             return
-        if self.cuts:
-            is_full = len(block.path) % self.size == 0
-            lost = [b for b in self.found() if b is block or (is_full and b.hangs_on(block))]
-        else:  # an empty one stays as long as something hangs on it
-            lost = [b for b in self.found() if not any(any(o.ids) for o in self.found() if o.hangs_on(b))]
+        # An empty one stays as long as something hangs on it.
+        lost = [b for b in self.found() if not any(any(o.ids) for o in self.found() if o.hangs_on(b))]
         for b in lost if block.is_found else ():
             b.is_found = False
         self.full = {key: b for key, b in self.full.items() if b.is_found}
@@ -208,7 +202,6 @@ class Row:
 
 class IndexMachine(RuleBasedStateMachine):
     index_class: type[PrefixIndex]
-    cuts: bool
 
     @initialize(
         size=st.integers(1, 5),
@@ -222,7 +215,7 @@ class IndexMachine(RuleBasedStateMachine):
         self.is_full = all(group.kind == "full" for group in self.groups)
         self.index = self.index_class(self.groups, size)
         self.index.listener = self.recorder = Recorder()
-        self.oracle = Oracle(self.groups, size, self.cuts)
+        self.oracle = Oracle(self.groups, size)
         self.references = dict.fromkeys(range(1, BLOCKS + 1), 0)
         self.blank = list(range(1, BLOCKS + 1))
         self.cached: OrderedDict[int, None] = OrderedDict()
@@ -424,19 +417,17 @@ class IndexMachine(RuleBasedStateMachine):
     @invariant()
     def events_add_up_to_what_a_match_can_name(self) -> None:
         if hasattr(self, "index"):
-            named = [b for b in self.oracle.full.values() if self.cuts or any(b.ids)]
+            named = [b for b in self.oracle.full.values() if any(b.ids)]
             names = {extend_chain(root_name(b.root), int32(b.path), self.size)[-1] for b in named}
             assert self.recorder.names == names
 
 
 class ChainMachine(IndexMachine):
     index_class = PrefixChain
-    cuts = True
 
 
 class TreeMachine(IndexMachine):
     index_class = PrefixTree
-    cuts = False
 
 
 for _machine in (ChainMachine, TreeMachine):
@@ -445,7 +436,7 @@ TestChainAgainstBruteForce = ChainMachine.TestCase
 TestTreeAgainstBruteForce = TreeMachine.TestCase
 
 
-# --- names that lie, and names of tokens that do not matter ---------------------------------------------------------------
+# --- names that lie, and tokens under other numbers -------------------------------------------------------------------
 
 
 def weak_names(root: bytes, data: bytes, size: int) -> tuple[bytes, ...]:
@@ -458,7 +449,7 @@ def weak_names(root: bytes, data: bytes, size: int) -> tuple[bytes, ...]:
 
 
 class Shelf:
-    """Prompts come one after the other, with any names; the oldest blocks are forgotten when more than `most` are held."""
+    """Prompts come one after the other, with any names; beyond `most` blocks the oldest is forgotten."""
 
     def __init__(self, index_class: type[PrefixIndex], size: int, most: int) -> None:
         self.index = index_class((full(),), size)

@@ -533,3 +533,52 @@ def test_nobody_is_left_waiting_for_a_promise_that_is_not_kept(how: str) -> None
         assert len(memory.sharing) == 0
     granted = settled(memory, reserve(4, follower, free_rows=(1,)))
     assert [a.request for a in granted.admitted] == [2]
+
+
+@pytest.mark.parametrize("how", ["reset", "collision"])
+def test_nobody_waits_for_a_row_whose_blocks_will_not_be_found(how: str) -> None:
+    memory = make(20)
+    prompt = list(range(9))
+    if how == "collision":  # the name of its first block is held by other tokens
+        (block,) = memory.tables.pool.take(1)
+        index = memory.tables.index
+        index.publish(index.begin(ROOT), prefix(prompt).names[0], array("i", [9, 9, 9, 9]).tobytes(), [block])
+    granted = settled(memory, reserve(1, waiting(1, prompt), waiting(2, prompt), free_rows=(0, 1)))
+    assert granted.parked == (2,)
+    if how == "reset":
+        memory.forget_prefixes()
+    filled = {(0, 0): prompt[:4], (0, 1): prompt[4:8]}
+    granted = settled(memory, reserve(2, computed={0: 9}, wants={0: 1}, filled=filled))
+    assert granted.woken == (2,)
+    again = admit(memory, 3, 1, waiting(2, prompt), computed={0: 10}, wants={0: 1})
+    assert (again.computed, again.count) == (0, 9)
+
+
+def test_who_waits_is_woken_in_the_answer_to_the_settlement_that_brings_the_block() -> None:
+    memory = make(20)
+    prompt = list(range(9))
+    settled(memory, reserve(1, waiting(1, prompt), waiting(2, prompt), free_rows=(0, 1)))
+    filled = {(0, 0): prompt[:4], (0, 1): prompt[4:8]}
+    assert settled(memory, reserve(2, computed={0: 9}, wants={0: 1}, filled=filled)).woken == (2,)
+
+
+def test_a_candidate_that_does_not_fit_changes_nothing() -> None:
+    memory = make(8)
+    prompt = list(range(11))
+    admit(memory, 1, 0, waiting(1, prompt))
+    tail = array("i", prompt[8:]).tobytes()
+    settled(memory, reserve(2, filled=fill(prompt), released=(Released(0, tail),)))  # three blocks are cached
+    admit(memory, 3, 1, waiting(2, 16))  # one is blank
+    pool = memory.tables.pool
+
+    def everything() -> tuple[object, ...]:
+        ids = range(1, 9)
+        held = memory.tables.tables.tolist(), memory.tables.held.tolist()
+        return memory.tables.ledger(), [(pool.references(b), memory.tables.index.holds(b)) for b in ids], held
+
+    before = everything()
+    granted = settled(memory, reserve(4, waiting(3, [*prompt, *range(60, 66)]), computed={1: 16}))  # five blocks
+    assert granted.admitted == ()
+    assert everything() == before
+    assert pool.take(1) == [8]  # the blank one still goes first, then the cached ones from the tail
+    assert [pool.take(1), pool.take(1)] == [[3], [2]]

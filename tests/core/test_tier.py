@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from asyncpage.core.block_names import chain_names, root_key, root_name
+from asyncpage.core.block_names import chain_names, root_key
 from asyncpage.core.block_proof import next_proof, root_proof
 from asyncpage.core.tier import MOST_RESCUES, MOST_SAVES, Tier
 from asyncpage.messages import (
@@ -43,7 +43,7 @@ def prefix_of(*values: int) -> Prefix:
 
 def labels_of(prefix: Prefix, group: int = 0) -> list[BlockLabel]:
     """By the definition of names and proofs."""
-    labels, parent, proof = [], root_name(prefix.root), root_proof(prefix.root)
+    labels, parent, proof = [], bytes(32), root_proof(prefix.root)
     for index, name in enumerate(prefix.names):
         tokens = prefix.tokens[4 * SIZE * index : 4 * SIZE * (index + 1)]
         proof = next_proof(proof, tokens)

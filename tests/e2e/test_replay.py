@@ -20,7 +20,7 @@ from asyncpage.errors import RequestError
 from asyncpage.messages import RequestOptions, TokenPrompt
 from asyncpage.pipes.journal.reader import JournalReader
 from asyncpage.pipes.journal.record import RECEIVED
-from asyncpage.pipes.journal.steps import journal_steps
+from asyncpage.simulation.journal_steps import journal_steps
 from tests.e2e.oracle import answer, check_idle
 
 STREAMS = 40
@@ -85,10 +85,55 @@ async def test_a_real_server_under_load_is_replayed_to_the_last_decision(
 
     assert main(["replay", str(path)]) == 0
     assert f"{STREAMS + 8 * 2 + 8} requests" in capsys.readouterr().out
-    steps = list(journal_steps(path))
-    assert sum(step.tokens for step in steps) >= STREAMS * 90
-    assert all(step.seconds > 0 for step in steps)
+    steps = journal_steps(path, warm_up_steps=0).steps
+    assert steps.tokens.sum() >= STREAMS * 90
+    assert (steps.seconds > 0).all()
 
     monkeypatch.setitem(policy.VICTIM_POLICIES, "last-admitted", policy.VICTIM_POLICIES["least-computed"])
     assert main(["replay", str(path)]) == 1
     assert "victims" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("index", ["chain", "tree"])
+async def test_a_restarted_server_with_blocks_in_files_is_replayed(
+    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], index: str
+) -> None:
+    """Names of blocks, which no journal tells, are found again: what the first run stored, the second one loads."""
+    system = [(place * place * 7 + 3 * place) % 500 + 3 for place in range(100)]
+
+    async def run(journal: Path) -> float:
+        engine = await AsyncEngine.start(
+            EngineConfig(
+                model=str(tiny_model),
+                placement="inproc",
+                max_num_seqs=4,
+                block_size=8,
+                num_kv_blocks=40,
+                cpu_threads=1,
+                prefix_index=index,
+                kv_dir=str(tmp_path / "kv"),
+                journal=str(journal),
+            )
+        )
+        try:
+            for number in range(6):
+                data = b"".join(token.to_bytes(4, "little") for token in [*system, number + 3])
+                options = RequestOptions(cache_salt=("", "", "a tenant")[number % 3])
+                sampling = SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True)
+                async for _ in engine.generate(TokenPrompt(data), sampling, options):
+                    pass
+            async with asyncio.timeout(60):
+                stats = (await engine.ping(30.0))["kv_manager"]
+                while stats["file_blocks"] < 24:  # twelve blocks of the system prompt for each of two tenants
+                    stats = (await engine.ping(30.0))["kv_manager"]
+            return (await engine.ping(30.0))["archive"]["fetched"]
+        finally:
+            await engine.stop()
+
+    assert await run(tmp_path / "first") == 0
+    assert await run(tmp_path / "second") > 0
+    for name, told in (("first", {"Store"}), ("second", {"Fetch", "Touch"})):
+        sent = {record.name for record in JournalReader(tmp_path / name).records() if record.to == "archive"}
+        assert sent >= told
+        assert main(["replay", str(tmp_path / name)]) == 0
+        assert "every decision is the same" in capsys.readouterr().out

@@ -66,7 +66,7 @@ def test_a_flipped_bit_anywhere_is_found(path: Path) -> None:
 
 def test_a_file_cut_or_extended_anywhere_is_found(path: Path) -> None:
     whole = path.read_bytes()
-    for length in (*range(0, 300), *range(300, len(whole), 97)):
+    for length in (*range(300), *range(300, len(whole), 97)):
         path.write_bytes(whole[:length])
         with pytest.raises(FormatError):
             read_header(path)
@@ -111,9 +111,9 @@ def test_what_is_no_regular_file_is_not_opened_for_ever(path: Path, kind: str) -
 
 def test_a_failed_writing_leaves_what_was_there(path: Path) -> None:
     before = path.read_bytes()
+    folder = path.with_name("a.kv")
+    folder.mkdir()
     with pytest.raises(OSError, match="Is a directory"):
-        folder = path.with_name("a.kv")
-        folder.mkdir()
         write_block(folder, MODEL, LABEL, memoryview(PAYLOAD))
     assert sorted(os.listdir(path.parent)) == sorted([path.name, "a.kv"])
     assert path.read_bytes() == before

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from asyncpage.config import EngineConfig
+from asyncpage.core.sampling import SamplingParams
 from asyncpage.errors import UsageError
-from asyncpage.messages import Cancel, RequestId, Rewind
+from asyncpage.messages import Admit, Cancel, RequestId, RequestOptions, Rewind
 from asyncpage.pipes.journal.reader import JournalReader
 from asyncpage.pipes.journal.record import (
     BATCH_END,
@@ -18,6 +19,7 @@ from asyncpage.pipes.journal.record import (
     FIRED,
     RECEIVED,
     RESUMED,
+    ROOT,
     SENT,
     TAKEN,
     Record,
@@ -84,6 +86,30 @@ def test_two_recordings_have_different_pseudonyms(tmp_path: Path) -> None:
 
     # 20 draws from 97 ids are never all the same in the life of anything.
     assert len({first_eos(number) for number in range(20)}) > 1
+
+
+def test_where_blocks_are_kept_in_files_each_salts_root_is_told_once_under_a_pseudonym(tmp_path: Path) -> None:
+    recorder = Recorder(
+        SegmentFiles(tmp_path / "j", 1 << 20),
+        FakeClock(),
+        config=EngineConfig(),
+        handshake=toy_handshake(),
+        seed=3,
+        eos_ids=(),
+        root_of=lambda salt, adapter: f"root of {salt}".encode(),
+    )
+    for salt in ("", "secret", "secret", "other"):
+        options = RequestOptions(cache_salt=salt)
+        recorder.received("scheduler", Admit(RequestId(1), b"", (), SamplingParams(), options))
+    recorder.close()
+    records = list(JournalReader(tmp_path / "j").records())
+    roots = [item for item in records if item.kind == ROOT]
+    assert [item.kind for item in records] == [ROOT, RECEIVED, ROOT, RECEIVED, RECEIVED, ROOT, RECEIVED]
+    assert roots[0].name == ""
+    salts = [item.plain[4][2] for item in records if item.kind == RECEIVED]  # as the options of the Admits tell them
+    assert [item.name for item in roots] == [salts[0], salts[1], salts[3]]
+    assert len({item.packed for item in roots}) == 3
+    assert all(len(item.packed) == 16 and b"secret" not in item.packed for item in roots)
 
 
 @dataclass(frozen=True)

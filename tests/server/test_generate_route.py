@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -166,6 +167,30 @@ async def test_an_echoed_prompt_comes_with_its_logprobs_first(site) -> None:
     shown = [chunk["choices"][0]["logprobs"] for chunk in found if chunk["choices"][0]["logprobs"]]
     for column in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
         assert [value for part in shown for value in part[column]] == choice["logprobs"][column]
+
+
+async def test_a_long_prompts_logprobs_are_streamed_part_by_part_before_its_text(site) -> None:
+    site.engine.hold()
+    asked = {"prompt": "abcdef", "echo": True, "logprobs": 1, "max_tokens": 1, "n": 2}
+    streaming = asyncio.ensure_future(site.stream("/v1/completions", **asked))
+    await site.engine.until(lambda: len(site.engine.runs) == 2)
+    for run in site.engine.runs.values():
+        run.sink.prompt_logprobs(run.request, [(97, None, 0), (98, -1.0, 1, 98, -1.0)])
+        run.sink.prompt_logprobs(run.request, [(99, -2.0, 1, 99, -2.0)])
+        run.sampling = replace(run.sampling, prompt_logprobs=None)  # these were all that there are
+    site.engine.release()
+    found = await streaming
+    for index in range(2):
+        own = [chunk["choices"][0] for chunk in found if chunk["choices"][0]["index"] == index]
+        assert [(choice["text"], (choice["logprobs"] or {}).get("tokens")) for choice in own] == [
+            ("", ["a", "b"]),
+            ("", ["c"]),
+            ("abcdef", None),
+            ("abcdef"[index], ["abcdef"[index]]),
+            ("", None),
+        ]
+        offsets = [offset for choice in own if choice["logprobs"] for offset in choice["logprobs"]["text_offset"]]
+        assert offsets == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -23,7 +23,11 @@ class Stream:
         self.flushed.put_nowait(self)
 
 
-async def turn(pace: Pace, clock: Hand, writes: int, took_s: float) -> None:
+async def turn(pace: Pace, clock: Hand, writes: int, took_s: float, *, idle_s: float = 0.0, held: int = 0) -> None:
+    """The loop idles, some streams hold a piece each, others write."""
+    clock.time_s += idle_s
+    for _ in range(held):
+        pace.hold(Stream(asyncio.Queue()))
     for _ in range(writes):
         pace.wrote()
     clock.time_s += took_s
@@ -41,7 +45,27 @@ async def test_streams_gather_only_after_a_turn_that_their_writes_made_slow() ->
         (BUSY_WRITES * 2, LAG_S * 2, True),
         (BUSY_WRITES * 2, LAG_S / 2, False),
     ):
-        await turn(pace, clock, writes, took_s)
+        await turn(pace, clock, writes, took_s, idle_s=1.0)
+        assert pace.is_lagging is is_lagging
+
+
+async def test_streams_gather_when_writes_take_more_than_half_of_the_loops_time() -> None:
+    clock = Hand()
+    pace = Pace(clock.now)
+    for idle_s, is_lagging in ((0.004, False), (0.0021, False), (0.0019, True)):
+        await turn(pace, clock, BUSY_WRITES, 0.002, idle_s=idle_s)
+        assert pace.is_lagging is is_lagging
+    await turn(pace, clock, BUSY_WRITES - 1, 0.002)
+    assert not pace.is_lagging
+
+
+async def test_gathering_goes_on_until_writing_each_piece_would_leave_most_of_the_time() -> None:
+    clock = Hand()
+    pace = Pace(clock.now)
+    await turn(pace, clock, BUSY_WRITES, 0.002)
+    # Ten pieces in each write: one by one they would have taken ten times as long.
+    for idle_s, is_lagging in ((0.018, True), (0.058, True), (0.098, False)):
+        await turn(pace, clock, BUSY_WRITES, 0.002, idle_s=idle_s, held=10 * BUSY_WRITES)
         assert pace.is_lagging is is_lagging
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -175,6 +178,30 @@ def test_a_trace_that_breaks_ends_the_simulation_with_its_error() -> None:
 
     with pytest.raises(UsageError, match="line 2"):
         simulate(EngineConfig(), ONE_AT_A_TIME, Trace("broken", arrivals(), None, True))
+
+
+def test_a_session_that_breaks_ends_the_simulation_with_its_error() -> None:
+    def session() -> Session:
+        yield Turn(np.arange(5, dtype=np.int32), 2, is_last=False)
+        raise ZeroDivisionError("in the second turn")
+
+    with pytest.raises(ZeroDivisionError, match="second turn"):
+        simulate(EngineConfig(), ONE_AT_A_TIME, Trace("broken", [Arrival(0.0, session())], None, True))
+
+
+def test_the_hash_seed_of_a_process_changes_nothing() -> None:
+    command = [sys.executable, "-m", "asyncpage", "simulate", "chat", "--num-requests", "30", "--json"]
+    runs = [
+        subprocess.run(
+            [*command, "--max-num-seqs", "4", "--num-kv-blocks", "300", "--max-model-len", "4000"],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+            timeout=60,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert runs[0] == runs[1] != b""
 
 
 def test_progress_is_told_from_nought_to_the_end() -> None:

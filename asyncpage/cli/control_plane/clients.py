@@ -87,7 +87,7 @@ class Lasting(Clients):
     """Clients whose answers go on for longer than anybody looks."""
 
     def start(self, running: int, tokens: int) -> None:
-        """Ask `running` times for `tokens` tokens. Prompts of different lengths fill their blocks in different steps."""
+        """Ask `running` times for `tokens` tokens, with prompts of 16 lengths: rows fill their blocks in turn."""
         for number in range(running):
             prompt = words(16 + number % 16, seed=number)
             self.ask(prompt, SamplingParams(max_tokens=tokens, ignore_eos=True))

@@ -1,4 +1,4 @@
-"""Times every actor from outside: what it does is measured around `receive` and `batch_end`, and costs nothing when off.
+"""Times every actor from outside, around `receive` and `batch_end`; it costs nothing when it is off.
 
 The loads of `bench control-plane` use it around a part of their run.
 

@@ -21,43 +21,43 @@ from asyncpage.config import EngineConfig
 from asyncpage.engine import AsyncEngine
 from asyncpage.simulation.stand_in import stand_in
 
-_TOKENS_A_WINDOW = 100_000  # a tenth of a second and more
 _BLOCK = 16
 
 
-async def steady(running: int, windows: int) -> Result:
+async def steady(running: int, windows: int, window_tokens: int) -> Result:
     """`running` rows that decode, one token a step each."""
-    steps = -(-_TOKENS_A_WINDOW // running)
+    steps = -(-window_tokens // running)
     tokens = 40 + 3 * windows * steps  # what the windows take, and as much again between looks
     async with new_engine(running, context=48 + tokens) as engine:
         clients = Lasting(engine)
         clients.start(running, tokens)
-        result = await measured(engine, "steady", running, windows, clients)
-    return result
+        return await measured(engine, "steady", running, windows, window_tokens, clients)
 
 
-async def coming_and_going(running: int, windows: int) -> Result:
-    """`running` rows whose requests last `ANSWER_TOKENS` steps, with prefix hits, stop strings and log-probabilities."""
+async def churn(running: int, windows: int, window_tokens: int) -> Result:
+    """`running` rows whose requests last `ANSWER_TOKENS` steps, with prefix hits, stop strings and a logprob."""
     context = SHARED_TOKENS + OWN_TOKENS + ANSWER_TOKENS + _BLOCK
     async with new_engine(running, context=context) as engine:
         clients = Coming(engine)
         clients.start(running + running // 16)  # some wait, so that a row is never empty for want of them
         await until(lambda: clients.finished >= 2 * running)
-        result = await measured(engine, "coming and going", running, windows, clients)
+        result = await measured(engine, "churn", running, windows, window_tokens, clients)
         clients.stop()
     return result
 
 
-async def measured(engine: AsyncEngine, load: str, running: int, windows: int, clients: Clients | None) -> Result:
+async def measured(
+    engine: AsyncEngine, load: str, running: int, windows: int, window_tokens: int, clients: Clients | None
+) -> Result:
     """Rates of `windows` windows, then the time of each actor from as many more. Errors: `BenchFailed`."""
     await until(lambda: engine.house.scheduler.stats()["running"] == running or bool(clients and clients.broken))
     gc.collect()
     gc.freeze()  # as `serve` does: what is there at the start stays, and need not be looked through again
-    plain = [await window(engine, _TOKENS_A_WINDOW) for _ in range(windows)]
+    plain = [await window(engine, window_tokens) for _ in range(windows)]
     metered: list[tuple[Window, HouseMeter]] = []
     for _ in range(windows):
         with HouseMeter() as meter:
-            metered.append((await window(engine, _TOKENS_A_WINDOW), meter))
+            metered.append((await window(engine, window_tokens), meter))
     if clients is not None and clients.broken:
         raise BenchFailed(f"{load}: {clients.broken} requests failed, the first: {clients.first_failure}")
     return _result(load, running, plain, metered)

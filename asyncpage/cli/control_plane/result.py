@@ -12,7 +12,7 @@ from asyncpage.cli.control_plane.house_meter import ACTORS, NAMING
 
 RATE_BARS: Mapping[tuple[str, int], float] = {
     ("steady", 256): 1_000_000,
-    ("coming and going", 256): 300_000,
+    ("churn", 256): 300_000,
     ("sse", 256): 100_000,
 }
 """Tokens a second, by load and running requests."""

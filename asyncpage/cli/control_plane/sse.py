@@ -18,13 +18,12 @@ from asyncpage.cli.control_plane.window import BenchFailed
 from asyncpage.config import ServerConfig
 from asyncpage.server.http_server import HttpServer
 
-_TOKENS_A_CLIENT_AND_WINDOW = 450
 _SPREAD_TELLINGS = 5  # the clients tell ten times a second; a rate is taken over half of one
 
 
-async def sse(clients: int, windows: int) -> Result:
+async def sse(clients: int, windows: int, window_tokens: int) -> Result:
     """`clients` streams at once, a client each, all of equal length. Errors: `BenchFailed`."""
-    tokens = _TOKENS_A_CLIENT_AND_WINDOW * (2 * windows + 2)
+    tokens = 100 + 3 * windows * -(-window_tokens // clients)  # what the windows take, and as much again between looks
     async with new_engine(clients, context=32 + tokens) as engine:
         server = HttpServer(engine, ServerConfig(port=0, log_requests=False))
         await server.start()
@@ -37,7 +36,7 @@ async def sse(clients: int, windows: int) -> Result:
                 os.sched_setaffinity(process.pid, cores[1:])
                 os.sched_setaffinity(0, cores[:1])
             heard = asyncio.ensure_future(_hear(process))
-            result = await measured(engine, "sse", clients, windows, None)
+            result = await measured(engine, "sse", clients, windows, window_tokens, None)
             told, whole = await heard
         finally:
             os.sched_setaffinity(0, cores)
@@ -45,8 +44,10 @@ async def sse(clients: int, windows: int) -> Result:
                 process.kill()
             await process.wait()
             await server.stop()
-        if whole != clients:
-            raise BenchFailed(f"sse: {clients - whole} of {clients} clients did not receive their whole answer")
+        if whole != clients or told[-1][1] != clients * tokens:
+            raise BenchFailed(
+                f"sse: {whole} of {clients} answers came to their end, with {told[-1][1]} tokens of {clients * tokens}"
+            )
     return replace(result, wall_tokens_per_s=_rate(told))
 
 
@@ -64,6 +65,6 @@ async def _hear(process: asyncio.subprocess.Process) -> tuple[list[tuple[float, 
 
 def _rate(told: list[tuple[float, int]]) -> float:
     """The median over spans of half a second, without the time when clients were still coming or already leaving."""
-    spans = told[:: _SPREAD_TELLINGS]
+    spans = told[::_SPREAD_TELLINGS]
     rates = [(after[1] - before[1]) / (after[0] - before[0]) for before, after in pairwise(spans)]
     return median(rates[1:-1] or rates)

@@ -13,6 +13,7 @@ import asyncio
 import json
 import sys
 import time
+from collections.abc import Callable
 from typing import cast
 
 from asyncpage.cli.loop import new_runner
@@ -20,46 +21,56 @@ from asyncpage.cli.loop import new_runner
 TELL_S = 0.1
 
 
+class Words:
+    """Counts the words of one answer in its bytes, in whatever pieces they come. `is_whole`: it has come to its end."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self.is_whole = False
+        self._head: bytes | None = b""  # until it has ended
+        self._end = b""
+        self._spaces = 0
+        self._newlines = 0
+
+    def take(self, data: bytes) -> None:
+        """The next bytes from the socket."""
+        if self._head is not None:
+            self._head += data
+            _, gap, data = self._head.partition(b"\r\n\r\n")
+            if not gap:
+                return
+            self._head = None
+        self._spaces += data.count(b" ")
+        self._newlines += data.count(b"\n") - data.count(b"\r")  # two behind an event; those of the framing have a \r
+        self._end = (self._end + data[-64:])[-64:]
+        if self._end.endswith(b"\r\n0\r\n\r\n"):
+            self.is_over = True
+            self.is_whole = b"data: [DONE]\n\n" in self._end
+
+    @property
+    def count(self) -> int:
+        return self._spaces - self._newlines // 2
+
+
 class _Client(asyncio.Protocol):
     """One connection with one request."""
 
-    def __init__(self, all_clients: _Clients, request: bytes) -> None:
-        self._clients = all_clients
+    def __init__(self, request: bytes, closed: Callable[[], None]) -> None:
+        self.words = Words()
         self._request = request
-        self._end = b""
+        self._closed = closed
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
         self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        clients = self._clients
-        clients.spaces += data.count(b" ")
-        clients.newlines += data.count(b"\n") - data.count(b"\r")  # two behind an event; those of the framing have a \r
-        self._end = (self._end + data[-64:])[-64:]
-        if self._end.endswith(b"\r\n0\r\n\r\n"):
-            clients.whole += b"data: [DONE]\n\n" in self._end
+        self.words.take(data)
+        if self.words.is_over:
             self._transport.close()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._clients.left -= 1
-        if not self._clients.left:
-            self._clients.over.set()
-
-
-class _Clients:
-    """What all of them have received, headers included: these are the same in every answer and are taken off."""
-
-    def __init__(self, count: int) -> None:
-        self.spaces = 0
-        self.newlines = 0
-        self.whole = 0
-        self.left = count
-        self.over = asyncio.Event()
-
-    @property
-    def words(self) -> int:
-        return self.spaces - self.newlines // 2
+        self._closed()
 
 
 async def _read(port: int, count: int, tokens: int) -> None:
@@ -67,14 +78,16 @@ async def _read(port: int, count: int, tokens: int) -> None:
     data = json.dumps(body).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
     loop = asyncio.get_running_loop()
-    clients = _Clients(count)
+    clients: list[_Client] = []
+    over: list[None] = []
     began = time.perf_counter()
     for _ in range(count):
-        await loop.create_connection(lambda: _Client(clients, head.encode() + data), "127.0.0.1", port)
-    while not clients.over.is_set():
+        clients.append(_Client(head.encode() + data, lambda: over.append(None)))
+        await loop.create_connection(lambda: clients[-1], "127.0.0.1", port)
+    while len(over) < count:
         await asyncio.sleep(TELL_S)
-        print(f"{time.perf_counter() - began:.6f} {clients.words}", flush=True)
-    print(f"done {clients.whole}", flush=True)
+        print(f"{time.perf_counter() - began:.6f} {sum(client.words.count for client in clients)}", flush=True)
+    print(f"done {sum(client.words.is_whole for client in clients)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -81,14 +81,13 @@ def journal_dialect(names: Names, shapes: Mapping[str, tuple[str, ...]] | None =
         return _ints(rows_and_ids)
 
     def sampling(value: SamplingParams) -> Any:
-        plain = value.to_wire()
-        for text in ("stop", "bad_words"):
-            plain.pop(text, None)
+        given = value.to_wire()
+        plain: dict[str, Any] = {field: item for field, item in given.items() if isinstance(item, int | float)}
         for field in ("stop_token_ids", "allowed_token_ids"):
-            if plain.get(field):
-                plain[field] = names.of_ids(plain[field])
-        if "logit_bias" in plain:
-            ids, biases = zip(*plain["logit_bias"], strict=True)
+            if given.get(field):
+                plain[field] = names.of_ids(given[field])
+        if "logit_bias" in given:
+            ids, biases = zip(*given["logit_bias"], strict=True)
             plain["logit_bias"] = tuple(zip(names.of_ids(ids), biases, strict=True))
         return plain
 

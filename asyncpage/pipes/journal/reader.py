@@ -1,6 +1,6 @@
 """Reads a journal: finds the segments of one recording and gives out their records, oldest first.
 
-The replay, the listing and the fitting of the simulator's coefficients read with it; nobody writes through it.
+The replay, the listing and the simulation's fit read with it; nobody writes through it.
 
 INVARIANT: records come in the order in which they were appended, none twice and none left out between two.
 """

@@ -3,7 +3,8 @@
 A cause is something that an actor was given: a message from outside (`RECEIVED`, whole), a message that the other
 recorded actor had sent it (`TAKEN`: it stands in the journal already, where it was sent), the end of a batch, a timer
 that fired, the rest of a cut piece of work. An effect is what came of it: a message that it sent (`SENT`), or that the
-actor died. Whatever an actor does lies between its cause and the next.
+actor died. Whatever an actor does lies between its cause and the next. Beside these, `ROOT` says under which pseudonym
+the first blocks of a salt and adapter follow, where blocks are kept in files.
 
 A record is a msgpack array whose first item is its kind.
 
@@ -12,7 +13,7 @@ INVARIANT: any bytes are read as records or refused with `JournalError`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, get_type_hints
 
@@ -22,15 +23,13 @@ from asyncpage.config import EngineConfig
 from asyncpage.errors import JournalError, ProtocolError
 from asyncpage.messages import Handshake
 from asyncpage.pipes.journal.dialect import journal_dialect
-from asyncpage.pipes.journal.pseudonym import AsRecorded
+from asyncpage.pipes.journal.pseudonym import AsRecorded, Names
 from asyncpage.pipes.record import Dialect, unpack_plain
 
 ACTORS = ("scheduler", "kv_manager")
 """Those that are recorded, by the numbers that records name them with."""
 
-RECEIVED, TAKEN, BATCH_END, FIRED, RESUMED, SENT, DIED, STOPPED = range(8)
-
-_SIZES = {RECEIVED: 5, TAKEN: 3, BATCH_END: 3, FIRED: 4, RESUMED: 3, SENT: 5, DIED: 3, STOPPED: 2}
+RECEIVED, TAKEN, BATCH_END, FIRED, RESUMED, SENT, DIED, STOPPED, ROOT = range(9)
 
 
 class Record(NamedTuple):
@@ -38,7 +37,8 @@ class Record(NamedTuple):
 
     `actor`: index in `ACTORS`. `time`: seconds on the engine's clock, of a cause. `name`: the message's class, or what
     an actor died of, or why recording stopped. `to`: whom a message was sent to. `timer`: which one, counted as set.
-    `plain`: a received message's fields; `packed`: a sent one's, as msgpack.
+    `plain`: a received message's fields; `packed`: a sent one's, as msgpack. Of a root: `packed` is the pseudonym,
+    `name` the salt, `to` the adapter.
     """
 
     kind: int
@@ -109,9 +109,9 @@ def _config(dialect: Dialect, plain: Any) -> EngineConfig:
     return EngineConfig(**{name: dialect.rebuild(hints[name], plain[name]) for name in known})
 
 
-def reading_dialect(head: Head) -> Dialect:
+def reading_dialect(head: Head, names: Names | None = None) -> Dialect:
     """Reads the messages of a journal with this head, and writes today's the same way."""
-    return journal_dialect(AsRecorded(), head.shapes)
+    return journal_dialect(AsRecorded() if names is None else names, head.shapes)
 
 
 def unpack_records(data: bytes) -> Iterator[Record]:
@@ -130,25 +130,32 @@ def unpack_records(data: bytes) -> Iterator[Record]:
         done = unpacker.tell()
 
 
+# Behind its kind, each record has values of these types; made into a `Record` by the function beside them.
+_KINDS: Mapping[int, tuple[tuple[type, ...], Callable[..., Record]]] = {
+    RECEIVED: (
+        (int, float, str, tuple),
+        lambda actor, time, name, plain: Record(RECEIVED, actor, time, name, plain=plain),
+    ),
+    TAKEN: ((int, float), lambda actor, time: Record(TAKEN, actor, time)),
+    BATCH_END: ((int, float), lambda actor, time: Record(BATCH_END, actor, time)),
+    FIRED: ((int, float, int), lambda actor, time, timer: Record(FIRED, actor, time, timer=timer)),
+    RESUMED: ((int, float), lambda actor, time: Record(RESUMED, actor, time)),
+    SENT: (
+        (int, str, str, bytes),
+        lambda actor, to, name, packed: Record(SENT, actor, name=name, to=to, packed=packed),
+    ),
+    DIED: ((int, str), lambda actor, name: Record(DIED, actor, name=name)),
+    STOPPED: ((str,), lambda name: Record(STOPPED, name=name)),
+    ROOT: ((bytes, str, str), lambda packed, salt, adapter: Record(ROOT, name=salt, to=adapter, packed=packed)),
+}
+
+
 def _record(item: Any) -> Record:
-    kind = item[0] if type(item) is tuple and item else None
-    if type(kind) is not int or len(item) != _SIZES.get(kind):
+    kind, *values = item if type(item) is tuple and item else (None,)
+    types, make = _KINDS.get(kind, ((), Record)) if type(kind) is int else ((), Record)
+    if not types or tuple(map(type, values)) != types:
         raise JournalError(f"the journal holds what is no record: {item!r:.60}")
-    match item:
-        case (6, int() as actor, str() as name):
-            record = Record(DIED, actor, name=name)
-        case (7, str() as name):
-            record = Record(STOPPED, name=name)
-        case (5, int() as actor, str() as to, str() as name, bytes() as packed):
-            record = Record(SENT, actor, name=name, to=to, packed=packed)
-        case (0, int() as actor, float() as time, str() as name, tuple() as plain):
-            record = Record(RECEIVED, actor, time, name, plain=plain)
-        case (3, int() as actor, float() as time, int() as timer):
-            record = Record(FIRED, actor, time, timer=timer)
-        case (1 | 2 | 4, int() as actor, float() as time):
-            record = Record(kind, actor, time)
-        case _:
-            raise JournalError(f"the journal holds a record with wrong values: {item!r:.60}")
+    record = make(*values)
     if not 0 <= record.actor < len(ACTORS):
         raise JournalError(f"the journal names an actor {record.actor}")
     return record

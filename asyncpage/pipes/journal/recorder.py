@@ -18,7 +18,7 @@ import msgpack
 import asyncpage
 from asyncpage.clock import Clock
 from asyncpage.config import EngineConfig
-from asyncpage.messages import Handshake
+from asyncpage.messages import Admit, Handshake
 from asyncpage.pipes.journal.dialect import journal_dialect, shapes
 from asyncpage.pipes.journal.pseudonym import KEY_BYTES, Names, Pseudonyms, TrueIds
 from asyncpage.pipes.journal.record import (
@@ -28,6 +28,7 @@ from asyncpage.pipes.journal.record import (
     FIRED,
     RECEIVED,
     RESUMED,
+    ROOT,
     SENT,
     TAKEN,
     Head,
@@ -37,6 +38,7 @@ from asyncpage.pipes.journal.segment import SegmentFiles
 from asyncpage.pipes.journal.writer import JournalWriter
 from asyncpage.pipes.record import scalar
 
+_MOST_ROOTS = 65_536  # salts whose blocks in files a replay finds again
 _NUMBERS = {name: number for number, name in enumerate(ACTORS)}
 
 
@@ -52,8 +54,12 @@ class Recorder:
         handshake: Handshake,
         seed: int,
         eos_ids: tuple[int, ...],
+        root_of: Callable[[str, str], bytes] | None = None,
     ) -> None:
-        """Begins the journal. Errors: `OSError`."""
+        """Begins the journal. `root_of`: what first blocks of a salt and adapter follow, where there are files of them.
+
+        Errors: `OSError`.
+        """
         key = os.urandom(KEY_BYTES)  # kept nowhere: without it nobody comes from a pseudonym to an id
         names: Names = TrueIds(key) if config.journal_tokens else Pseudonyms(key, handshake.vocab_size)
         self._clock = clock
@@ -82,6 +88,10 @@ class Recorder:
             )
 
         self._writer = JournalWriter(files, head_of)
+        self._names = names
+        self._root_of = root_of
+        self._roots: set[tuple[str, str]] = set()
+        self._put_root("", "")
 
     def now(self) -> float:
         return self._time
@@ -96,6 +106,8 @@ class Recorder:
             on_the_way.popleft()
             self._put((TAKEN, _NUMBERS[actor], time))
         else:
+            if self._root_of is not None and isinstance(message, Admit):
+                self._put_root(message.options.cache_salt, message.options.adapter)
             self._put_message(lambda plain: (RECEIVED, _NUMBERS[actor], time, type(message).__name__, plain), message)
 
     def batch_ended(self, actor: str) -> None:
@@ -124,6 +136,12 @@ class Recorder:
     def close(self) -> None:
         """Write what waits; may be called twice."""
         self._writer.close()
+
+    def _put_root(self, salt: str, adapter: str) -> None:
+        if self._root_of is not None and (salt, adapter) not in self._roots and len(self._roots) < _MOST_ROOTS:
+            self._roots.add((salt, adapter))
+            pseudonym = self._names.of_digest(self._root_of(salt, adapter))
+            self._put((ROOT, pseudonym, self._names.of_word(salt), adapter))
 
     def _put(self, record: tuple[Any, ...]) -> None:
         self._writer.append(self._packer.pack(record))

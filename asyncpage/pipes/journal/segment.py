@@ -118,7 +118,7 @@ def _check_is_ours(path: Path) -> None:
 
 
 def _chunk(records: bytes) -> bytes:
-    compressed = zlib.compress(records, 1)  # level 6 takes 4 times as long for a fifth less
+    compressed = zlib.compress(records, 3)  # of columns level 1 leaves twice as much in that time, 6 takes twice
     header = _HEADER.pack(len(compressed), len(records), zlib.crc32(compressed))
     return header + _CHECKSUM.pack(zlib.crc32(header)) + compressed
 
