@@ -332,7 +332,7 @@ def _open_arena(config: EngineConfig) -> HostArena | None:
     if not size:
         return None
     if config.kv_dir is not None:
-        prepare_folder(Path(config.kv_dir))
+        prepare_folder(Path(config.kv_dir).expanduser())
     if not CAN_SHARE_MEMORY:
         raise UsageError("--kv-offload-gb and --kv-dir need shared memory without a name (Linux); leave them out here")
     available = read_memory().available

@@ -211,7 +211,7 @@ def _archive(
     arena.set_size(slots, handshake.kv_bytes // handshake.blocks)
     if config.kv_dir is None:
         return None
-    folder = KvFolder(Path(config.kv_dir), handshake.fingerprint, int(config.kv_dir_gb * (1 << 30)))
+    folder = KvFolder(Path(config.kv_dir).expanduser(), handshake.fingerprint, int(config.kv_dir_gb * (1 << 30)))
     return Archive(folder, arena, kv_manager, clock)
 
 

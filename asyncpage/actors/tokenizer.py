@@ -239,9 +239,9 @@ class TokenizerActor(Actor):
             )
 
     def _check_range(self, ids: Int32) -> None:
-        wrong = np.flatnonzero((ids < 0) | (ids >= self._vocab_size))
-        if len(wrong):
-            at = int(wrong[0])
+        # As unsigned numbers the negative ones are the greatest: one look finds either kind.
+        if len(ids) and int(ids.view("<u4").max()) >= self._vocab_size:
+            at = int(np.flatnonzero((ids < 0) | (ids >= self._vocab_size))[0])
             raise RequestError(
                 f"prompt: token id {int(ids[at])} at index {at} is outside the vocabulary of {self._vocab_size}",
                 param="prompt",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from asyncpage.errors import JournalError, UsageError
 from asyncpage.progress import Progress
 
 if TYPE_CHECKING:
-    from asyncpage.replay.rerun import Rerun
+    from asyncpage.replay.why import Explained
 
 _EXAMPLES = """\
 examples:
@@ -57,17 +56,25 @@ def _run(arguments: argparse.Namespace, environment: Environment) -> int:
             print(line)
         return 0
     from asyncpage.replay.rerun import Rerun
+    from asyncpage.replay.why import Explained
 
     rerun = Rerun(reader)
     clock = SystemClock()
     progress = Progress("replaying", "B", sys.stderr, clock.now)
     began = clock.now()
+
+    def on_progress(done: int) -> None:
+        progress.update(done, reader.size)
+
     try:
         if arguments.why is not None:
-            return _explain(rerun, arguments.why, lambda done: progress.update(done, reader.size))
-        difference = rerun.run(lambda done: progress.update(done, reader.size))
+            explained = Explained(rerun, arguments.why, on_progress)
+        else:
+            difference = rerun.run(on_progress)
     finally:
         progress.close()
+    if arguments.why is not None:
+        return _tell_why(explained, arguments.why, has_tokens=reader.head.has_tokens)
     told = rerun.summary()
     amount = f"{told.steps} steps, {told.requests} requests, {told.decisions} decisions over {told.seconds:.3f} s"
     if difference is not None:
@@ -80,18 +87,17 @@ def _run(arguments: argparse.Namespace, environment: Environment) -> int:
     return 0
 
 
-def _explain(rerun: Rerun, label: str, on_progress: Callable[[int], None]) -> int:
-    from asyncpage.replay.why import Explanation
-
-    explanation = Explanation(rerun, label, on_progress)
-    if explanation.difference is not None:
-        print(f"{explanation.difference}\nwhat follows is only true up to there", file=sys.stderr)
-    if explanation.answer is None:
-        known = [name for name in dict.fromkeys(rerun.stage.labels.values()) if name]
+def _tell_why(explained: Explained, label: str, *, has_tokens: bool) -> int:
+    if explained.difference is not None:
+        print(f"{explained.difference}\nwhat follows is only true up to there", file=sys.stderr)
+    if explained.answer is None:
+        known = [name for name in dict.fromkeys(explained.labels.values()) if name]
         some = f"; it has {', '.join(known[:5])}{' and others' if len(known) > 5 else ''}" if known else ""
-        text = "was never looked up in the cache" if explanation.requests else f"is not in this journal{some}"
+        text = "was never looked up in the cache" if explained.requests else f"is not in this journal{some}"
         raise JournalError(f"request {label} {text}")
-    print(json.dumps(explanation.answer, indent=2))
+    print(json.dumps(explained.answer, indent=2))
+    if not has_tokens:
+        print("token ids are renamed, as they are in the journal", file=sys.stderr)
     return 0
 
 

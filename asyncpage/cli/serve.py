@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from asyncpage.cli.command import Command, Environment
 from asyncpage.cli.interrupts import Interrupts
-from asyncpage.cli.loop import new_runner
+from asyncpage.cli.loop import keep_what_is_loaded, new_runner
 from asyncpage.cli.settings import Settings, declare, declare_model, resolve, show
 from asyncpage.cli.systemd import ServiceManager
 from asyncpage.errors import ActorDied
@@ -88,6 +88,7 @@ async def _serve(settings: Settings, manager: ServiceManager) -> int:
         _say(f"loading {settings.engine.model}")
         engine = await interrupts.unless_shutdown(AsyncEngine.start(settings.engine, on_death=died))
         if engine is not None:
+            keep_what_is_loaded()
             _say(_describe(engine.model_names, engine.handshake))
 
             def ready(url: str) -> None:

@@ -188,6 +188,15 @@ class BlockTables:
             self.room[rows] = held * self.block_size
         return new.reshape(-1, 4)
 
+    def grow(self, row: int, entries: int) -> None:
+        """`extend` for one row that nobody has been told of."""
+        if entries > 0:
+            held = int(self.held[row])
+            for group in range(len(self.groups)):
+                self.tables[group, row, held : held + entries] = self.pool.take(entries)
+            self.held[row] = held + entries
+            self.room[row] = (held + entries) * self.block_size
+
     def copy_last(self, row: int, tokens: int) -> list[tuple[int, int, int]]:
         """Copy on write: fresh blocks take the place of the row's last ones, which `tokens` tokens end in.
 

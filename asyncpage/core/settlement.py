@@ -358,9 +358,8 @@ class _Waiting:
         tables.adopt(row, blocks)
         if copied:
             self.copies += tables.copy_last(row, computed)
-        missing = max(0, tables.entries(computed + count) - len(blocks[0]))
         pool.share(donors)  # before blocks are taken: the donor may be a free one
-        tables.extend(np.array([row], dtype=np.int32), np.array([missing], dtype=np.int32))
+        tables.grow(row, tables.entries(computed + count) - len(blocks[0]))
         if match is not None and donors:
             begun = tables.tables[:, row, len(blocks[0])].tolist()
             self.copies += [(donor, block, match.tail) for donor, block in zip(donors, begun, strict=True)]

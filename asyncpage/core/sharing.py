@@ -21,10 +21,11 @@ class Sharing:
         self._promises: dict[int, list[bytes]] = {}  # a row's, the first to be computed last
         self._waiting: dict[bytes, list[RequestId]] = {}
         self._woken: list[RequestId] = []
+        self._parked = 0
 
     def __len__(self) -> int:
         """Requests that are parked."""
-        return sum(map(len, self._waiting.values()))
+        return self._parked
 
     def promise(self, row: int, names: Sequence[bytes]) -> None:
         """A row that has been let in will compute these blocks, in this order."""
@@ -45,6 +46,7 @@ class Sharing:
             else:
                 high = middle - 1
         self._waiting.setdefault(names[low], []).append(request)
+        self._parked += 1
         return True
 
     def kept(self, row: int, name: bytes) -> None:
@@ -74,4 +76,6 @@ class Sharing:
 
     def _resolve(self, name: bytes) -> None:
         del self._promised[name]
-        self._woken += self._waiting.pop(name, ())
+        waiting = self._waiting.pop(name, ())
+        self._parked -= len(waiting)
+        self._woken += waiting

@@ -5,18 +5,18 @@ INVARIANT: asking changes no decision, so the explanation is the one that the re
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from asyncpage.messages import Granted, StepTokens, Why
 from asyncpage.replay.difference import Difference
 from asyncpage.replay.rerun import Rerun
 
 
-class Explanation:
+class Explained:
     """`answer`: plain values by name, None when the request is not in the journal or was never looked up in the cache.
 
     `requests`: how many choices have the label. `difference`: where the replay had to stop, which may be before the
-    request.
+    request. `labels`: client-visible ids in the journal, by request.
     """
 
     def __init__(self, rerun: Rerun, label: str, on_progress: Callable[[int], None] = lambda done: None) -> None:
@@ -25,7 +25,8 @@ class Explanation:
         self._label = label
         self.difference: Difference | None = rerun.run(on_progress, self._look)
         self._ask()
-        self.requests = sum(map(self._is_it, rerun.stage.labels))
+        self.labels: Mapping[int, str] = rerun.stage.labels
+        self.requests = sum(map(self._is_it, self.labels))
 
     def _look(self, message: object) -> None:
         """It is explained when it is let in and when it is over, before a bounded memory forgets it."""

@@ -121,20 +121,22 @@ def test_each_requests_text_comes_as_its_tokens_come() -> None:
     assert third.texts == ("é",)
 
 
-def test_the_common_step_and_the_careful_one_say_the_same() -> None:
+def test_rows_that_stay_and_rows_that_change_places_are_told_the_same() -> None:
     dice = random.Random(4)
-    common, careful = Bench(), Bench(frontends=2)  # with two front ends every step is a careful one
-    for bench in (common, careful):
-        for request in (ONE, TWO):
-            bench.expect(request)
-    told: list[list[tuple[Any, ...]]] = [[], []]
-    for _ in range(300):
-        tokens = {request: [dice.choice([*range(128, 256), 300, *b"ab", END])] for request in (ONE, TWO)}
-        for bench, out in zip((common, careful), told, strict=True):
-            texts = bench.said(tokens)
-            out.append((texts.requests, texts.texts, texts.counts.tolist(), texts.token_ids.tolist()))
+    staying, moving = Bench(), Bench()
+    for bench in (staying, moving):
+        bench.expect(ONE)
+        bench.expect(TWO, stop=("ab a", "zz"), min_tokens=3)
+    told: list[list[Any]] = [[], []]
+    for number in range(300):
+        tokens = {request: [dice.choice([*range(128, 256), 300, *b"ab ", END])] for request in (ONE, TWO)}
+        moved = dict(reversed(tokens.items())) if number % 2 else tokens
+        for bench, brought, out in zip((staying, moving), (tokens, moved), told, strict=True):
+            texts = bench.said(brought)
+            rows = zip(texts.requests, texts.texts, texts.counts.tolist(), texts.token_ids.tolist(), strict=True)
+            out.append((sorted(rows), texts.finishes))
     assert told[0] == told[1]
-    for bench in (common, careful):
+    for bench in (staying, moving):
         finish = bench.said(ends=(End(ONE, "length"),)).finishes[0]
         assert finish.completion_tokens == 300
 

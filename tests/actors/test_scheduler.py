@@ -19,12 +19,14 @@ from asyncpage.core.sampling import SamplingParams
 from asyncpage.core.settlement import Rules
 from asyncpage.messages import (
     Admit,
+    Ask,
     Drain,
     Ended,
     ExecutorGone,
     LayerGroup,
     RequestId,
     RequestOptions,
+    ResetCache,
     Step,
     StepFailed,
 )
@@ -109,11 +111,8 @@ def test_a_salt_keeps_prompts_of_tenants_apart() -> None:
     for request, salt in ((1, "a"), (2, "b"), (3, "a")):
         house.admit(request, range(20), tokens(2), RequestOptions(cache_salt=salt))
         house.run()
-    assert [house.outcomes.cached[RequestId(i)] for i in (1, 2, 3)] == [
-        0,
-        0,
-        19,
-    ]  # all but the one that must be computed
+    # All but the one that must be computed.
+    assert [house.outcomes.cached[RequestId(i)] for i in (1, 2, 3)] == [0, 0, 19]
 
 
 def test_a_request_that_refuses_the_cache_neither_reads_nor_feeds_it() -> None:
@@ -426,7 +425,7 @@ def test_every_request_ends_once_with_its_own_tokens_in_any_order_of_events(
             case ("lose",):
                 house.lose_executor()
             case ("reset",):
-                house.memory.forget_prefixes()
+                house.boxes["kv_manager"].send(Ask(token=0, frontend=0, question=ResetCache()))
             case (str(name), int(times)) if name in house.boxes:
                 for _ in range(times):
                     house.turn(name)

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncpage.actors.scheduler import Scheduler
-from asyncpage.cli.control_plane.house_meter import ACTORS, NAMING, HouseMeter
 from asyncpage.cli.control_plane.result import Result, below, table
 from asyncpage.cli.control_plane.sse_clients import Words
 from asyncpage.cli.main import main
 from asyncpage.core.settlement import Memory
+from asyncpage.simulation.house_meter import ACTORS, NAMING, HouseMeter
 
 GOOD = Result(
     load="steady",

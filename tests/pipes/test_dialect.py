@@ -16,6 +16,7 @@ from asyncpage.messages import (
     Accepted,
     Admit,
     Answer,
+    Ask,
     CacheEvent,
     CacheEvents,
     Candidate,
@@ -29,12 +30,14 @@ from asyncpage.messages import (
     RequestId,
     RequestOptions,
     Reserve,
+    ResetCache,
     Step,
     StepDone,
     StepTokens,
     ToDetokenizer,
     ToKvManager,
     ToScheduler,
+    Why,
 )
 from asyncpage.messages.values import EMPTY, Logprobs
 from asyncpage.pipes.journal.dialect import MESSAGES, journal_dialect, shapes
@@ -53,9 +56,9 @@ TOLD = {
     "Granted.blocks", "Granted.copies", "Granted.counts", "Granted.hits", "Granted.loads", "Granted.parked",
     "Granted.rows", "Granted.saves", "Granted.victims", "Granted.woken", "NewRow.tables", "RequestOptions.adapter",
     "RequestOptions.label", "Reserve.computed", "Reserve.filled", "Reserve.free_rows", "Reserve.order",
-    "Reserve.victims", "Reserve.wants", "Step.blocks", "Stirred.woken", "Step.copies", "Step.counts", "Step.loads", "Step.removed",
+    "Reserve.victims", "Reserve.wants", "Step.blocks", "Step.copies", "Step.counts", "Step.loads", "Step.removed",
     "Step.rows", "Step.saves", "StepDone.counts", "StepDone.failed", "StepDone.rows", "StepFailed.reason",
-    "StepTokens.counts", "StepTokens.prompt_logprobs", "Why.label",
+    "StepTokens.counts", "StepTokens.prompt_logprobs", "Stirred.woken", "Why.label",
 }  # fmt: skip
 
 
@@ -110,6 +113,12 @@ def test_every_message_of_the_two_actors_can_be_read_by_its_name() -> None:
         for cls in get_args(root):
             assert MESSAGES[cls.__name__] is cls
             READING._reader(cls)
+
+
+@pytest.mark.parametrize("question", [ResetCache(), Why("label")])
+def test_a_question_reads_back_as_the_one_that_was_asked(question: ResetCache | Why) -> None:
+    ask = Ask(3, 0, question)
+    assert READING.unpack(Ask, DIALECT.pack(ask)) == ask
 
 
 def column(*numbers: int) -> Any:

@@ -15,6 +15,7 @@ from asyncpage.core import policy
 from asyncpage.core.running import Running
 from asyncpage.errors import JournalError
 from asyncpage.messages import Admit, Int32
+from asyncpage.pipes.journal import segment
 from asyncpage.pipes.journal.reader import JournalReader
 from asyncpage.pipes.journal.record import DIED, RECEIVED, SENT, TAKEN, Record
 from asyncpage.pipes.journal.segment import SegmentFiles, read_chunks
@@ -54,10 +55,13 @@ async def test_every_decision_of_a_loaded_engine_is_the_same(
     assert told.requests >= 120
 
 
-async def test_a_replay_at_pipeline_depth_two_and_over_several_segments_is_the_same(tmp_path: Path) -> None:
+async def test_a_replay_at_pipeline_depth_two_and_over_several_segments_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment, "SEGMENTS", 64)
     config = replace(CONFIG, pipeline_depth=2, journal_bytes=1 << 20, journal_tokens=True)
     path = tmp_path / "j"
-    await record(path, requests=400, config=config)
+    await record(path, config=config)
     reader = JournalReader(path)
     assert len(reader.paths) > 1
     assert reader.is_whole
@@ -206,6 +210,37 @@ async def test_a_journal_without_its_beginning_is_refused_with_what_to_do(tmp_pa
     _write_segment(path, [msgpack.packb(head), *records])
     with pytest.raises(JournalError, match=r"lost its beginning.*--list.*--journal-bytes"):
         Rerun(JournalReader(path))
+
+
+def test_a_journal_of_a_version_with_other_fields_is_compared_by_the_fields_of_both(
+    journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One field more in an input and in a decision, and one that another version had not yet."""
+
+    def of_another_version(item: list[object]) -> list[object]:
+        match item:
+            case [0, _, _, "Cancel", [request]]:
+                item[4] = ["colour", request]
+            case [5, _, _, "Expect", bytes() as packed]:
+                request, sampling, prompt_tokens, _ = msgpack.unpackb(packed)
+                item[4] = msgpack.packb([prompt_tokens, "colour", sampling, request])
+        return item
+
+    head, *chunks = [data for data, _ in read_chunks(journal)]
+    plain = msgpack.unpackb(head)
+    plain["shapes"]["Cancel"] = ["colour", "request"]
+    plain["shapes"]["Expect"] = ["prompt_tokens", "colour", "sampling", "request"]
+    path = tmp_path / "j"
+    path.touch()
+    records: list[bytes] = []
+    for chunk in chunks:
+        unpacker = msgpack.Unpacker()
+        unpacker.feed(chunk)
+        records.append(b"".join(msgpack.packb(of_another_version(item)) for item in unpacker))
+    _write_segment(path, [msgpack.packb(plain), *records])
+    assert Rerun(JournalReader(path)).run() is None
+    monkeypatch.setattr(Scheduler, "_client_ended", lambda self, message: None)
+    assert Rerun(JournalReader(path)).run() is not None
 
 
 def test_an_input_that_today_does_not_take_is_named(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:

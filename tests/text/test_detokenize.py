@@ -6,13 +6,14 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.text.byte_alphabet import spell
-from asyncpage.text.detokenize import TextStream, TextStreams, feed_one_each
+from asyncpage.text.detokenize import TextStream, TextStreams, Unison, feed_one_each
 from asyncpage.text.pieces import GPT2, Splitting
 from asyncpage.text.tokenizer import Tokenizer, load_tokenizer
 from asyncpage.text.vocabulary import AddedToken, Vocabulary
@@ -165,6 +166,45 @@ def test_feeding_one_each_ends_where_feeding_alone_ends(
             together.expect_end(hides_last=hides)
             text += together.feed(())
         assert (text, together.matched, together.tokens) == (expected, alone.matched, alone.tokens)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    steps=st.lists(st.lists(st.integers(0, SPECIAL + 1), min_size=4, max_size=4), max_size=12),
+    warm=st.integers(0, 4),
+    stops=st.tuples(*[st.sampled_from([(), ("A",), ("one t", "😀"), ("AB",)])] * 4),
+    skips=st.tuples(*[st.booleans()] * 4),
+    min_tokens=st.integers(0, 5),
+)
+def test_a_unison_gives_what_its_streams_would_give_alone(
+    tiny: Tokenizer,
+    steps: list[list[int]],
+    warm: int,
+    stops: tuple[tuple[str, ...], ...],
+    skips: tuple[bool, ...],
+    min_tokens: int,
+) -> None:
+    opener = TextStreams(tiny)
+    samplings = [
+        SamplingParams(stop=stop, skip_special_tokens=skip, min_tokens=min_tokens)
+        for stop, skip in zip(stops, skips, strict=True)
+    ]
+    alone = [opened(tiny, sampling) for sampling in samplings]
+    together = [opener.open(sampling) for sampling in samplings]
+    unison = None
+    for number, ids in enumerate(steps):
+        expected = [stream.feed([id]) for stream, id in zip(alone, ids, strict=True)]
+        if unison is None and number >= warm:
+            unison = Unison(together)
+        texts, over = feed_one_each(together, ids) if unison is None else unison.feed(np.array(ids, dtype=np.int32))
+        assert texts == expected
+        assert over == [at for at, stream in enumerate(alone) if stream.matched is not None]
+        if over:
+            break
+    if unison is not None:
+        unison.part()
+    assert [(stream.tokens, stream.matched) for stream in together] == [(s.tokens, s.matched) for s in alone]
+    assert [stream.flush() for stream in together] == [stream.flush() for stream in alone]
 
 
 def test_one_token_for_each_of_many_streams_is_the_same_as_one_by_one(demo_model: Path) -> None:

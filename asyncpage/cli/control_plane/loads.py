@@ -11,14 +11,13 @@ import gc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from asyncpage.actors.kv_manager import KvManager
-from asyncpage.actors.scheduler import Scheduler
 from asyncpage.cli.control_plane.clients import ANSWER_TOKENS, OWN_TOKENS, SHARED_TOKENS, Clients, Coming, Lasting
-from asyncpage.cli.control_plane.house_meter import ACTORS, NAMING, HouseMeter
 from asyncpage.cli.control_plane.result import Result
 from asyncpage.cli.control_plane.window import BenchFailed, Window, middle, until, window
+from asyncpage.cli.loop import keep_what_is_loaded
 from asyncpage.config import EngineConfig
 from asyncpage.engine import AsyncEngine
+from asyncpage.simulation.house_meter import ACTORS, NAMING, SETTLING, HouseMeter
 from asyncpage.simulation.stand_in import stand_in
 
 _BLOCK = 16
@@ -51,8 +50,7 @@ async def measured(
 ) -> Result:
     """Rates of `windows` windows, then the time of each actor from as many more. Errors: `BenchFailed`."""
     await until(lambda: engine.house.scheduler.stats()["running"] == running or bool(clients and clients.broken))
-    gc.collect()
-    gc.freeze()  # as `serve` does: what is there at the start stays, and need not be looked through again
+    keep_what_is_loaded()  # as `serve` does
     plain = [await window(engine, window_tokens) for _ in range(windows)]
     metered: list[tuple[Window, HouseMeter]] = []
     for _ in range(windows):
@@ -76,7 +74,7 @@ def _result(load: str, running: int, plain: list[Window], metered: Sequence[tupl
         step_us=middle(plain, lambda seen: seen.cpu_us / seen.steps),
         step_tokens=middle(plain, lambda seen: seen.tokens / seen.steps),
         actors_us=each,
-        settle_us=each[Scheduler.name] + each[KvManager.name],
+        settle_us=sum(each[name] for name in SETTLING),
     )
 
 

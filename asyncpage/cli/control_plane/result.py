@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from asyncpage.cli.control_plane.house_meter import ACTORS, NAMING
+from asyncpage.simulation.house_meter import ACTORS, NAMING
 
 RATE_BARS: Mapping[tuple[str, int], float] = {
     ("steady", 256): 1_000_000,

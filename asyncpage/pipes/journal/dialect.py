@@ -47,7 +47,7 @@ from asyncpage.pipes.journal.pseudonym import Names
 from asyncpage.pipes.record import Dialect, Plain
 
 MESSAGES: Mapping[str, type] = {
-    name: item for name in messages.__all__ if isinstance(item := getattr(messages, name), type) and is_dataclass(item)
+    name: cls for name, cls in vars(messages).items() if isinstance(cls, type) and is_dataclass(cls)
 }
 """Every message by the name it is recorded under: nothing else can be read out of a journal."""
 

@@ -1,6 +1,6 @@
 """Times every actor from outside, around `receive` and `batch_end`; it costs nothing when it is off.
 
-The loads of `bench control-plane` use it around a part of their run.
+`asyncpage bench control-plane` uses it around a part of its run.
 
 INVARIANT: while it is off, the classes are as they were.
 """
@@ -34,6 +34,9 @@ _ACTORS: tuple[type[Actor], ...] = (
 )
 
 ACTORS = tuple(actor.name for actor in _ACTORS)
+
+SETTLING = (Scheduler.name, KvManager.name)
+"""Who settles, schedules and commits a step."""
 
 
 class HouseMeter:
