@@ -291,14 +291,16 @@ class Scheduler(Actor):
     def _step_failed(self, failed: StepFailed) -> None:
         if failed.epoch != self._planner.epoch:
             return
-        poison = self._roster.quarantine.step_failed(self._planner.running.unreturned(failed.number))
+        running, number = self._planner.running, failed.number
+        poison = self._roster.quarantine.step_failed(running.unreturned(number), was_alone=running.held_one(number))
         self._rewind(forget=False)
         self._end_poison(poison, failed.reason)
 
     def _executor_lost(self, lost: ExecutorLost) -> None:
         self._counts["executor_losses"] += 1
         self._is_ready = False
-        poison = self._roster.quarantine.executor_lost(self._planner.running.unreturned())
+        running = self._planner.running
+        poison = self._roster.quarantine.executor_lost(running.unreturned(), was_alone=running.held_one())
         self._rewind(forget=True)
         self._end_poison(poison, lost.reason)
 

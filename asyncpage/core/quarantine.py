@@ -34,14 +34,15 @@ class Quarantine:
         """Whether `step_finished` wants to know of anybody's progress."""
         return bool(self._groups)
 
-    def step_failed(self, suspects: Mapping[RequestId, int]) -> RequestId | None:
-        """A forward raised. `suspects`: the step's requests, each with the computed tokens it was to reach.
+    def step_failed(self, suspects: Mapping[RequestId, int], *, was_alone: bool = True) -> RequestId | None:
+        """A forward raised. `suspects`: the step's living requests, each with the computed tokens it was to reach.
 
+        `was_alone`: a single suspect really was alone, also without requests that have ended or lost their row since.
         Returns the poison, when the step held one request only.
         """
         was_halved = bool(self._groups)
         self._leave_front(suspects)
-        if len(suspects) == 1:
+        if len(suspects) == 1 and was_alone:
             return next(iter(suspects))
         items = list(suspects.items())
         if was_halved:
@@ -52,8 +53,10 @@ class Quarantine:
         self._skip_cleared()
         return None
 
-    def executor_lost(self, suspects: Mapping[RequestId, int]) -> RequestId | None:
+    def executor_lost(self, suspects: Mapping[RequestId, int], *, was_alone: bool = True) -> RequestId | None:
         """The executor died with these requests in flight. Returns the poison, at the third loss in a row at least.
+
+        `was_alone`: as in `step_failed`.
 
         An executor that dies with nothing in flight is nobody's fault.
         """
@@ -63,7 +66,7 @@ class Quarantine:
         if self._losses == 1:
             return None
         self._leave_front(suspects)
-        if self._losses > 2 and len(suspects) == 1:
+        if self._losses > 2 and len(suspects) == 1 and was_alone:
             return next(iter(suspects))
         self._groups.extendleft({request: goal} for request, goal in reversed(list(suspects.items())))
         return None

@@ -283,6 +283,12 @@ class Running:
                     suspects.setdefault(request, end)
         return suspects
 
+    def held_one(self, number: int | None = None) -> bool:
+        """Whether the steps in flight, or that one, held a single request, also counting those that have left since."""
+        records = [record for record in self.in_flight if number is None or record.number == number]
+        lives = {(row, int(record.lives[row])) for record in records for row in record.rows.tolist()}
+        return len(lives) == 1
+
     def _is_served(self, record: StepRecord, row: int) -> bool:
         return bool(self._lives[row] == record.lives[row]) and self._occupants[row] is not None
 

@@ -184,7 +184,7 @@ def test_an_idle_house_comes_to_rest() -> None:
     assert len(house.steps) == steps
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", [*range(24), 1097])
 def test_any_traffic_and_any_fault_gives_the_tokens_of_the_closed_form(seed: int) -> None:
     chance = random.Random(seed)
     groups = chance.choice((FULL, MIXED))

@@ -95,3 +95,17 @@ def test_every_poison_is_found_and_nobody_else(count: int, data: st.DataObject) 
             done |= running
     assert convicted == poisons
     assert steps <= (2 + count) * (1 + len(poisons)) + math.ceil(math.log2(count + 1))
+
+
+def test_who_is_left_of_a_step_that_held_another_is_tried_alone_before_it_is_called_poison() -> None:
+    quarantine = Quarantine()
+    assert quarantine.step_failed(suspects(3), was_alone=False) is None
+    assert quarantine.allowed == {3}
+    assert quarantine.step_failed(suspects(3)) == 3
+
+
+def test_who_is_left_of_a_lost_step_that_held_another_is_tried_alone_before_it_is_called_poison() -> None:
+    quarantine = Quarantine()
+    assert [quarantine.executor_lost(suspects(3), was_alone=False) for _ in range(3)] == [None, None, None]
+    assert quarantine.allowed == {3}
+    assert quarantine.executor_lost(suspects(3)) == 3

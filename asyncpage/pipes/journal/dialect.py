@@ -23,6 +23,7 @@ from asyncpage.core.sampling import SamplingParams
 from asyncpage.errors import Failure
 from asyncpage.messages import (
     EMPTY,
+    NO_PARENT,
     Admit,
     Answer,
     BlockLabel,
@@ -132,7 +133,7 @@ def journal_dialect(names: Names, shapes: Mapping[str, tuple[str, ...]] | None =
         (Answer, "value"): lambda value: value if isinstance(value, int) else None,
         CacheEvent: lambda event: (event.kind, event.medium, len(event.tokens) // 4),
         (BlockLabel, "name"): names.of_digest,
-        (BlockLabel, "parent"): names.of_digest,
+        (BlockLabel, "parent"): lambda value: value if value == NO_PARENT else names.of_digest(value),
         (BlockLabel, "tokens"): names.of_bytes,
         (BlockLabel, "proof"): _no_bytes,
         (Stored, "removed"): keys,

@@ -3,8 +3,8 @@
 A cause is something that an actor was given: a message from outside (`RECEIVED`, whole), a message that the other
 recorded actor had sent it (`TAKEN`: it stands in the journal already, where it was sent), the end of a batch, a timer
 that fired, the rest of a cut piece of work. An effect is what came of it: a message that it sent (`SENT`), or that the
-actor died. Whatever an actor does lies between its cause and the next. Beside these, `ROOT` says under which pseudonym
-the first blocks of a salt and adapter follow, where blocks are kept in files.
+actor died. Whatever an actor does lies between its cause and the next. Beside these, `ROOT` says of a first block that
+lay in a file, under its pseudonym, to which salt and adapter it belongs, as soon as one of their requests has come.
 
 A record is a msgpack array whose first item is its kind.
 
@@ -37,8 +37,8 @@ class Record(NamedTuple):
 
     `actor`: index in `ACTORS`. `time`: seconds on the engine's clock, of a cause. `name`: the message's class, or what
     an actor died of, or why recording stopped. `to`: whom a message was sent to. `timer`: which one, counted as set.
-    `plain`: a received message's fields; `packed`: a sent one's, as msgpack. Of a root: `packed` is the pseudonym,
-    `name` the salt, `to` the adapter.
+    `plain`: a received message's fields; `packed`: a sent one's, as msgpack. Of a root: `packed` is the block's
+    pseudonym, `name` the salt's, `to` the adapter.
     """
 
     kind: int

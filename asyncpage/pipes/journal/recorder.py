@@ -18,7 +18,7 @@ import msgpack
 import asyncpage
 from asyncpage.clock import Clock
 from asyncpage.config import EngineConfig
-from asyncpage.messages import Admit, Handshake
+from asyncpage.messages import NO_PARENT, Admit, BlockLabel, Handshake, Shelved
 from asyncpage.pipes.journal.dialect import journal_dialect, shapes
 from asyncpage.pipes.journal.pseudonym import KEY_BYTES, Names, Pseudonyms, TrueIds
 from asyncpage.pipes.journal.record import (
@@ -38,7 +38,6 @@ from asyncpage.pipes.journal.segment import SegmentFiles
 from asyncpage.pipes.journal.writer import JournalWriter
 from asyncpage.pipes.record import scalar
 
-_MOST_ROOTS = 65_536  # salts whose blocks in files a replay finds again
 _NUMBERS = {name: number for number, name in enumerate(ACTORS)}
 
 
@@ -54,9 +53,9 @@ class Recorder:
         handshake: Handshake,
         seed: int,
         eos_ids: tuple[int, ...],
-        root_of: Callable[[str, str], bytes] | None = None,
+        first_name: Callable[[str, str, bytes], bytes] | None = None,
     ) -> None:
-        """Begins the journal. `root_of`: what first blocks of a salt and adapter follow, where there are files of them.
+        """Begins the journal. `first_name`: of the first block with these tokens under a salt and adapter.
 
         Errors: `OSError`.
         """
@@ -89,9 +88,9 @@ class Recorder:
 
         self._writer = JournalWriter(files, head_of)
         self._names = names
-        self._root_of = root_of
-        self._roots: set[tuple[str, str]] = set()
-        self._put_root("", "")
+        self._first_name = first_name
+        self._roots = {("", "")}
+        self._rootless: list[BlockLabel] = []  # first blocks from files whose salt has not come yet
 
     def now(self) -> float:
         return self._time
@@ -106,8 +105,11 @@ class Recorder:
             on_the_way.popleft()
             self._put((TAKEN, _NUMBERS[actor], time))
         else:
-            if self._root_of is not None and isinstance(message, Admit):
-                self._put_root(message.options.cache_salt, message.options.adapter)
+            if isinstance(message, Shelved):
+                self._rootless += [label for label in message.labels if label.parent == NO_PARENT and not label.group]
+                self._put_roots("", "")
+            elif self._rootless and isinstance(message, Admit):
+                self._put_roots(message.options.cache_salt, message.options.adapter)
             self._put_message(lambda plain: (RECEIVED, _NUMBERS[actor], time, type(message).__name__, plain), message)
 
     def batch_ended(self, actor: str) -> None:
@@ -137,11 +139,18 @@ class Recorder:
         """Write what waits; may be called twice."""
         self._writer.close()
 
-    def _put_root(self, salt: str, adapter: str) -> None:
-        if self._root_of is not None and (salt, adapter) not in self._roots and len(self._roots) < _MOST_ROOTS:
-            self._roots.add((salt, adapter))
-            pseudonym = self._names.of_digest(self._root_of(salt, adapter))
-            self._put((ROOT, pseudonym, self._names.of_word(salt), adapter))
+    def _put_roots(self, salt: str, adapter: str) -> None:
+        """Say which first blocks are theirs, when they come for the first time."""
+        if self._first_name is None or ((salt, adapter) in self._roots and salt + adapter):
+            return
+        self._roots.add((salt, adapter))
+        left = []
+        for label in self._rootless:
+            if self._first_name(salt, adapter, label.tokens) == label.name:
+                self._put((ROOT, self._names.of_digest(label.name), self._names.of_word(salt), adapter))
+            else:
+                left.append(label)
+        self._rootless = left
 
     def _put(self, record: tuple[Any, ...]) -> None:
         self._writer.append(self._packer.pack(record))
