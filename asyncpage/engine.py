@@ -22,7 +22,7 @@ from asyncpage.actors.frontend import Sink
 from asyncpage.actors.supervisor import Supervisor
 from asyncpage.clock import Clock, SystemClock
 from asyncpage.config import EngineConfig
-from asyncpage.core.block_names import root_key, root_name
+from asyncpage.core.block_names import chain_names
 from asyncpage.core.policy_registry import load_policy
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.errors import Failure, RequestError, UsageError
@@ -369,8 +369,8 @@ def _read_files(path: Path, config: EngineConfig) -> tuple[Text, Mapping[str, An
 def _recorder(
     files: SegmentFiles, clock: Clock, config: EngineConfig, handshake: Handshake, seed: int, text: Text
 ) -> Recorder:
-    def root_of(salt: str, adapter: str) -> bytes:
-        return root_name(root_key(handshake.block_size, salt=salt, adapter=adapter))
+    def first_name(salt: str, adapter: str, tokens: bytes) -> bytes:
+        return b"".join(chain_names(tokens, handshake.block_size, salt=salt, adapter=adapter))
 
     return Recorder(
         files,
@@ -379,7 +379,7 @@ def _recorder(
         handshake=handshake,
         seed=seed,
         eos_ids=text.tokenizer.eos_ids,
-        root_of=None if config.kv_dir is None else root_of,
+        first_name=None if config.kv_dir is None else first_name,
     )
 
 

@@ -9,12 +9,12 @@ INVARIANT: one pseudonym stands for one name, and the other way round.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from asyncpage.core.block_names import extend_chain, root_key, root_name
 from asyncpage.core.block_proof import PROOF_BYTES, next_proof, root_proof
-from asyncpage.messages import BlockLabel
+from asyncpage.messages import NO_PARENT, BlockLabel
 from asyncpage.pipes.journal.pseudonym import AsRecorded
 
 
@@ -26,40 +26,46 @@ class BlockNames(AsRecorded):
         self._names: dict[bytes, bytes] = {}  # by pseudonym
         self._pseudonyms: dict[bytes, bytes] = {}
         self._proofs: dict[bytes, bytes] = {}  # by name
+        self._roots: dict[bytes, bytes] = {}  # keys, by the pseudonym of a first block
 
     def of_digest(self, digest: bytes) -> bytes:
         return self._pseudonyms.get(digest, b"")
 
     def learn_root(self, pseudonym: bytes, salt: str, adapter: str) -> None:
-        """The name that first blocks under this salt and adapter follow."""
-        key = root_key(self._block_size, salt=salt, adapter=adapter)
-        self._learn(pseudonym, root_name(key), root_proof(key))
+        """The first block under this pseudonym belongs to this salt and adapter."""
+        self._roots[pseudonym] = root_key(self._block_size, salt=salt, adapter=adapter)
 
     def learn(self, recorded: tuple[bytes, bytes], label: BlockLabel) -> None:
         """Today's label stands where one with these pseudonyms of name and parent was recorded."""
         self._learn(recorded[0], label.name, label.proof)
-        self._learn(recorded[1], label.parent, None)
+        if label.parent != NO_PARENT:
+            self._learn(recorded[1], label.parent, None)
 
-    def find(self, labels: Iterable[BlockLabel]) -> tuple[BlockLabel, ...]:
-        """Recorded labels under today's names, in their order; what follows no known root gets names of nobody."""
-        labels = tuple(labels)
-        waiting: dict[bytes, list[BlockLabel]] = {}
+    def find(self, labels: Sequence[BlockLabel]) -> tuple[BlockLabel, ...]:
+        """Recorded labels under today's names, in their order; what hangs on no known root gets names of nobody."""
+        behind: dict[bytes, list[BlockLabel]] = {}
         for label in labels:
-            waiting.setdefault(label.parent, []).append(label)
-        known = [parent for parent in waiting if parent in self._names]
+            behind.setdefault(label.parent, []).append(label)
+        known = []
+        for label in behind.get(NO_PARENT, ()):
+            if label.name in self._roots:
+                root = self._roots[label.name]
+                self._extend(label, root_name(root), root_proof(root))
+                known.append(label.name)
         for parent in known:  # grows as it goes
-            before = self._names[parent]
-            for label in waiting[parent]:
-                if label.name not in self._names:
-                    (name,) = extend_chain(before, label.tokens, self._block_size)
-                    self._learn(label.name, name, next_proof(self._proofs.get(before, b""), label.tokens))
-                    if label.name in waiting:
-                        known.append(label.name)
-        return tuple(
-            replace(label, name=name, parent=self._name(label.parent), proof=self._proofs.get(name, bytes(PROOF_BYTES)))
-            for label in labels
-            for name in (self._name(label.name),)
-        )
+            for label in behind.pop(parent, ()):
+                self._extend(label, self._names[parent], self._proofs[self._names[parent]])
+                known.append(label.name)
+        return tuple(map(self._today, labels))
+
+    def _extend(self, label: BlockLabel, parent: bytes, proof: bytes) -> None:
+        name = b"".join(extend_chain(parent, label.tokens, self._block_size))
+        self._learn(label.name, name, next_proof(proof, label.tokens))
+
+    def _today(self, label: BlockLabel) -> BlockLabel:
+        name = self._name(label.name)
+        parent = label.parent if label.parent == NO_PARENT else self._name(label.parent)
+        return replace(label, name=name, parent=parent, proof=self._proofs.get(name, bytes(PROOF_BYTES)))
 
     def find_keys(self, keys: Sequence[bytes]) -> tuple[bytes, ...]:
         """The same for keys: a name and a group."""

@@ -91,7 +91,7 @@ class Rerun:
     def _perform(self, record: Record) -> Difference | None:
         if self._began is None:
             self._began = record.time
-        if record.name == "Shelved":  # what lies in the folder may hang on roots that come later
+        if record.name == "Shelved":  # of what lies in the folder, the journal may say later whose it is
             for later in JournalReader(self._reader.paths[-1]).records():
                 if later.kind == ROOT:
                     self._learn_root(later)

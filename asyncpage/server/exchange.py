@@ -21,7 +21,7 @@ from asyncpage.server.metrics import Metrics
 
 MAX_LOGPROBS = 2**20
 """Numbers that are kept for one call until its answer is sent: tokens x (alternatives + 1), of the prompts of every
-choice and, where the answer is not streamed, of the answers. Each takes about 150 bytes, and a request of a few bytes
+choice and, where the answer is not streamed, of the answers. Each takes 50 to 150 bytes, and a request of a few bytes
 can ask for any number of them."""
 
 

@@ -11,7 +11,7 @@ import pytest
 from asyncpage.config import EngineConfig
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.errors import UsageError
-from asyncpage.messages import Admit, Cancel, RequestId, RequestOptions, Rewind
+from asyncpage.messages import NO_PARENT, Admit, BlockLabel, Cancel, RequestId, RequestOptions, Rewind, Shelved
 from asyncpage.pipes.journal.reader import JournalReader
 from asyncpage.pipes.journal.record import (
     BATCH_END,
@@ -88,7 +88,7 @@ def test_two_recordings_have_different_pseudonyms(tmp_path: Path) -> None:
     assert len({first_eos(number) for number in range(20)}) > 1
 
 
-def test_where_blocks_are_kept_in_files_each_salts_root_is_told_once_under_a_pseudonym(tmp_path: Path) -> None:
+def test_of_first_blocks_from_files_it_is_told_whose_they_are_once_both_have_come(tmp_path: Path) -> None:
     recorder = Recorder(
         SegmentFiles(tmp_path / "j", 1 << 20),
         FakeClock(),
@@ -96,20 +96,34 @@ def test_where_blocks_are_kept_in_files_each_salts_root_is_told_once_under_a_pse
         handshake=toy_handshake(),
         seed=3,
         eos_ids=(),
-        root_of=lambda salt, adapter: f"root of {salt}".encode(),
+        first_name=lambda salt, adapter, tokens: f"{salt}|{adapter}|".encode() + tokens,
     )
-    for salt in ("", "secret", "secret", "other"):
-        options = RequestOptions(cache_salt=salt)
-        recorder.received("scheduler", Admit(RequestId(1), b"", (), SamplingParams(), options))
+
+    def admit(salt: str) -> Admit:
+        return Admit(RequestId(1), b"", (), SamplingParams(), RequestOptions(cache_salt=salt))
+
+    def label(name: bytes, group: int = 0, parent: bytes = NO_PARENT) -> BlockLabel:
+        return BlockLabel(name, group, parent, b"\x01\0\0\0", b"")
+
+    last = b"\x01\0\0\0"
+    first = [b"||" + last, b"early secret||" + last, b"late secret||" + last, b"nobody's||" + last]
+    recorder.received("scheduler", admit("early secret"))
+    recorder.received("kv_manager", Shelved((*map(label, first), label(first[0], 1), label(b"n" * 32, 0, first[0]))))
+    recorder.received("scheduler", admit("late secret"))
+    recorder.received("scheduler", admit("late secret"))
     recorder.close()
     records = list(JournalReader(tmp_path / "j").records())
+    assert [item.kind for item in records] == [RECEIVED, ROOT, ROOT, RECEIVED, ROOT, RECEIVED, RECEIVED]
     roots = [item for item in records if item.kind == ROOT]
-    assert [item.kind for item in records] == [ROOT, RECEIVED, ROOT, RECEIVED, RECEIVED, ROOT, RECEIVED]
-    assert roots[0].name == ""
-    salts = [item.plain[4][2] for item in records if item.kind == RECEIVED]  # as the options of the Admits tell them
-    assert [item.name for item in roots] == [salts[0], salts[1], salts[3]]
-    assert len({item.packed for item in roots}) == 3
-    assert all(len(item.packed) == 16 and b"secret" not in item.packed for item in roots)
+    shelved = next(item for item in records if item.name == "Shelved").plain[0]
+    names = [plain[0] for plain in shelved]  # as the labels of the Shelved tell them
+    salts = {item.plain[4][2] for item in records if item.name == "Admit"}  # as the options of the Admits tell them
+    assert {item.packed for item in roots} == set(names[:3])
+    assert roots[2].packed == names[2]
+    assert {item.name for item in roots} == salts | {""}
+    assert [plain[2] == NO_PARENT for plain in shelved] == [True] * 5 + [False]
+    assert shelved[5][2] == names[0]
+    assert not [item for item in records if b"secret" in repr(item).encode()]
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from asyncpage.pipes.journal.segment import SegmentFiles
 from asyncpage.pipes.journal.writer import JournalWriter
 from asyncpage.pipes.record import scalar
 
+_MOST_ROOTS = 65_536  # salts and adapters whose blocks from files a replay finds
 _NUMBERS = {name: number for number, name in enumerate(ACTORS)}
 
 
@@ -90,7 +91,7 @@ class Recorder:
         self._names = names
         self._first_name = first_name
         self._roots = {("", "")}
-        self._rootless: list[BlockLabel] = []  # first blocks from files whose salt has not come yet
+        self._rootless: dict[bytes, BlockLabel] = {}  # first blocks from files whose salt has not come yet
 
     def now(self) -> float:
         return self._time
@@ -105,11 +106,8 @@ class Recorder:
             on_the_way.popleft()
             self._put((TAKEN, _NUMBERS[actor], time))
         else:
-            if isinstance(message, Shelved):
-                self._rootless += [label for label in message.labels if label.parent == NO_PARENT and not label.group]
-                self._put_roots("", "")
-            elif self._rootless and isinstance(message, Admit):
-                self._put_roots(message.options.cache_salt, message.options.adapter)
+            if self._first_name is not None and isinstance(message, Shelved | Admit):
+                self._tell_roots(message, self._first_name)
             self._put_message(lambda plain: (RECEIVED, _NUMBERS[actor], time, type(message).__name__, plain), message)
 
     def batch_ended(self, actor: str) -> None:
@@ -139,18 +137,21 @@ class Recorder:
         """Write what waits; may be called twice."""
         self._writer.close()
 
-    def _put_roots(self, salt: str, adapter: str) -> None:
-        """Say which first blocks are theirs, when they come for the first time."""
-        if self._first_name is None or ((salt, adapter) in self._roots and salt + adapter):
-            return
-        self._roots.add((salt, adapter))
-        left = []
-        for label in self._rootless:
-            if self._first_name(salt, adapter, label.tokens) == label.name:
-                self._put((ROOT, self._names.of_digest(label.name), self._names.of_word(salt), adapter))
-            else:
-                left.append(label)
-        self._rootless = left
+    def _tell_roots(self, message: Shelved | Admit, first_name: Callable[[str, str, bytes], bytes]) -> None:
+        """Say to which salts and adapters first blocks from files belong: both must have come, in any order."""
+        if isinstance(message, Shelved):
+            self._rootless = {label.name: label for label in message.labels if label.parent == NO_PARENT}
+            roots = list(self._roots)
+        else:
+            roots = [(message.options.cache_salt, message.options.adapter)]
+            if roots[0] in self._roots or len(self._roots) == _MOST_ROOTS:
+                return
+            self._roots.add(roots[0])
+        for salt, adapter in roots:
+            for name, label in list(self._rootless.items()):
+                if first_name(salt, adapter, label.tokens) == name:
+                    del self._rootless[name]
+                    self._put((ROOT, self._names.of_digest(name), self._names.of_word(salt), adapter))
 
     def _put(self, record: tuple[Any, ...]) -> None:
         self._writer.append(self._packer.pack(record))
