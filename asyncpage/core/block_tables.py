@@ -171,13 +171,10 @@ class BlockTables:
         groups = len(self.groups)
         new = np.empty((groups, total, 4), dtype=np.int32)
         if total:
-            new[:, :, 0] = rows if total == len(rows) else np.repeat(rows, entries)
             held = self.held[rows]
-            if total == len(rows):  # what decoding does: one each
-                new[:, :, 2] = held
-            else:
-                before = np.cumsum(entries, dtype=np.int32) - entries
-                new[:, :, 2] = np.repeat(held - before, entries) + np.arange(total, dtype=np.int32)
+            before = np.cumsum(entries, dtype=np.int32) - entries
+            new[:, :, 0] = np.repeat(rows, entries)
+            new[:, :, 2] = np.repeat(held - before, entries) + np.arange(total, dtype=np.int32)
             for group in range(groups):
                 part = new[group]
                 part[:, 1] = group
@@ -187,6 +184,22 @@ class BlockTables:
             self.held[rows] = held
             self.room[rows] = held * self.block_size
         return new.reshape(-1, 4)
+
+    def extend_by_one(self, rows: Int32) -> Int32:
+        """`extend` by one block in every group: what decoding does."""
+        count, groups = len(rows), len(self.groups)
+        new = np.empty((groups * count, 4), dtype=np.int32)
+        held = self.held.take(rows)
+        for group in range(groups):
+            part = new[group * count : (group + 1) * count]
+            blocks = np.array(self._take(rows, None, count), dtype=np.int32)
+            part[:, 0], part[:, 1], part[:, 2], part[:, 3] = rows, group, held, blocks
+            self.tables[group].put(rows * np.int64(self.tables.shape[2]) + held, blocks)
+        held += 1
+        self.held[rows] = held
+        held *= self.block_size
+        self.room[rows] = held
+        return new
 
     def grow(self, row: int, entries: int) -> None:
         """`extend` for one row that nobody has been told of."""
@@ -347,11 +360,13 @@ class BlockTables:
                 life.branch = match.branch
         return life.branch is not None
 
-    def _take(self, rows: Int32, entries: Int32, total: int) -> list[int]:
+    def _take(self, rows: Int32, entries: Int32 | None, total: int) -> list[int]:
+        """Blocks for these rows, `entries` each (None: one), whoever has to make room for whom."""
         if total <= self.pool.blank:
             return self.pool.take(total)
         taken: list[int] = []
-        for row, count in zip(rows.tolist(), entries.tolist(), strict=True):
+        counts = [1] * total if entries is None else entries.tolist()
+        for row, count in zip(rows.tolist(), counts, strict=True):
             life = self._lives[row]
             if life is not None:
                 self.cause = life.request

@@ -89,8 +89,7 @@ class StepPlanner:
         for row in self.roster.make_way():
             self._released.append(Released(row))
             self._removed.append(row)
-        wants = running.wants(settings.long_prefill_tokens)
-        tokens = int(wants.sum())
+        wants, tokens = running.wants(settings.long_prefill_tokens)
         candidates = self.roster.candidates(settings.budget_tokens)
         if tokens or candidates or self._released or self._is_saving or (self._is_owed and not running.in_flight):
             return self._reserve(wants, tokens, candidates)
@@ -109,6 +108,7 @@ class StepPlanner:
             order=running.order(),
             computed=running.computed.copy(),
             wants=wants,
+            tokens=tokens,
             victims=EMPTY if self._free_blocks >= most else running.victims(),
             candidates=candidates,
             budget_tokens=settings.budget_tokens,

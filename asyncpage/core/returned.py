@@ -1,4 +1,4 @@
-"""What a returned step means for the sequences that still live in its rows.
+"""A step in flight, and what it means for the sequences that still live in its rows once it has returned.
 
 `running` makes it, the scheduler acts on it.
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +16,23 @@ from numpy.typing import NDArray
 from asyncpage.core.sequence import Sequence
 from asyncpage.messages import Int32, Logprobs, PromptLogprobs, RequestId
 
-if TYPE_CHECKING:
-    from asyncpage.core.running import StepRecord
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepRecord:
+    """A step in flight. `ends` [rows]: computed tokens of each row after it; `lives` [rows]: which life it serves.
+
+    `membership`: how often rows had come and gone when it left. `is_decode`: each of its rows computes one token.
+    """
+
+    number: int
+    epoch: int
+    rows: Int32
+    ends: Int32
+    lives: Int64
+    membership: int
+    is_decode: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +64,7 @@ class Returned:
     silent: list[Sequence]
 
 
-def take_positions(logprobs: Logprobs | None, places: NDArray[np.int64]) -> Logprobs | None:
+def take_positions(logprobs: Logprobs | None, places: Int64) -> Logprobs | None:
     """The entries at these places."""
     if logprobs is None:
         return None

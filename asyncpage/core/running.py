@@ -16,35 +16,17 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asyncpage.core.policy import Policy, VictimPolicy
-from asyncpage.core.returned import Over, Returned, cut_at_ends, take_positions
+from asyncpage.core.returned import Int64, Over, Returned, StepRecord, cut_at_ends, take_positions
 from asyncpage.core.sequence import Sequence
 from asyncpage.errors import ProtocolError
 from asyncpage.messages import EMPTY_PAIRS, Admission, Int32, PromptLogprobs, RequestId, StepDone
 
-Int64 = NDArray[np.int64]
-
 NEVER = np.iinfo(np.int32).max
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StepRecord:
-    """A step in flight. `ends` [rows]: computed tokens of each row after it; `lives` [rows]: which life it serves.
-
-    `membership`: how often rows had come and gone when it left.
-    """
-
-    number: int
-    epoch: int
-    rows: Int32
-    ends: Int32
-    lives: Int64
-    membership: int
 
 
 class Running:
@@ -69,6 +51,10 @@ class Running:
         # Zeroed pages cost nothing until a row is written, so every row is given its greatest width.
         self._blocks: Int32 = np.zeros((rows, max_tokens // block_size + 1, block_size), dtype=np.int32)
         self._tokens: Int32 = self._blocks.reshape(rows, -1)
+        self._slots: Int32 = self._blocks.reshape(-1)
+        self._row_slots: Int64 = np.arange(rows, dtype=np.int64) * self._tokens.shape[1]
+        self._next_slot: Int64 = self._row_slots.copy()  # where a row's next accepted token goes
+        self._block_rows: Int32 = self._blocks.reshape(-1, block_size)
         self._last: Int32 = np.zeros(rows, dtype=np.int32)  # most tokens to compute: nothing comes after the limit's
         self._settled: Int32 = np.zeros(rows, dtype=np.int32)  # computed by steps that are back
         self._filled: Int32 = np.zeros(rows, dtype=np.int32)  # blocks reported as full in this life
@@ -85,7 +71,12 @@ class Running:
         self._order: Int32 | None = None
         self._membership = 0
         self._admissions = 0
-        self._advance: tuple[Int32 | None, Int32] = (None, self.known)  # counts as a row list and as a column
+        self._wants: tuple[bytes, Int32, int] = (b"", self.known, 0)  # the last wants, and their sum
+        self._all_rows: Int32 = np.arange(rows, dtype=np.int32)
+        self._gapless: tuple[Int32 | None, bool] = (None, False)  # whether the last rows were the first in order
+        self._caught_up: NDArray[np.bool_] = np.zeros(rows, dtype=np.bool_)
+        # The last counts as a list and as a column, which of its entries are not 0, and whether those are all 1.
+        self._advance: tuple[Int32 | None, Int32, NDArray[np.bool_], bool] = (None, self.known, self._caught_up, False)
         self._names: tuple[Int32 | None, int, tuple[RequestId, ...]] = (None, 0, ())
 
     def __len__(self) -> int:
@@ -120,29 +111,35 @@ class Running:
         """The rows that live, first to be preempted first."""
         return self._victims(self.order(), priority=self._priority, admitted=self._admitted, computed=self.computed)
 
-    def wants(self, most: int = 0) -> Int32:
-        """Tokens each row has to compute [rows]: known - computed.
+    def wants(self, most: int = 0) -> tuple[Int32, int]:
+        """Tokens each row has to compute [rows]: known - computed, and their sum.
 
         The last token a row may have is never computed: nothing comes after it. `most` clips what one row may ask
-        for, 0 does not.
+        for, 0 does not. The same array as the last time while nothing differs.
         """
         wants = np.minimum(self.known, self._last)
         wants -= self.computed
-        return np.minimum(wants, np.int32(most)) if most else wants
+        if most:
+            wants = np.minimum(wants, np.int32(most))
+        key = wants.tobytes()
+        if key != self._wants[0]:
+            wants.flags.writeable = False
+            self._wants = (key, wants, int(wants.sum()))
+        return self._wants[1:]
 
     def launch(self, number: int, epoch: int, rows: Int32, counts: Int32) -> None:
         """A step leaves: advance what it will have computed, and what it will have sampled."""
         if counts is not self._advance[0]:
             column = np.zeros_like(self.known)
             column[rows] = counts
-            self._advance = (counts, column)
-        column = self._advance[1]
+            self._advance = (counts, column, column > 0, bool((counts == 1).all()))
+        _, column, runs, is_decode = self._advance
         self.computed += column
-        caught_up = self.computed == self.known
-        caught_up &= column > 0
+        caught_up = np.equal(self.computed, self.known, out=self._caught_up)
+        caught_up &= runs
         self.known += caught_up
         self.in_flight.append(
-            StepRecord(number, epoch, rows, self.computed.copy(), self._lives.copy(), self._membership)
+            StepRecord(number, epoch, rows, self.computed.copy(), self._lives.copy(), self._membership, is_decode)
         )
 
     # --- rows come and go ---------------------------------------------------------------------------------------------
@@ -158,6 +155,7 @@ class Running:
         self._tokens[row, :known] = sequence.tokens
         self._began[row] = known
         self.known[row] = self.accepted[row] = known
+        self._next_slot[row] = self._row_slots[row] + known
         self.computed[row] = self._settled[row] = admission.computed
         self.limit[row] = sequence.limit
         self._last[row] = sequence.limit - 1
@@ -239,18 +237,15 @@ class Running:
             self._settled = record.ends  # nobody else holds it any more
         over: list[Over] = []
         if len(tokens) == len(rows):
-            accepted = self.accepted[rows]
-            self._tokens[rows, accepted] = tokens
-            accepted += 1
-            self.accepted[rows] = accepted
-            ends = self._may_end[tokens]
-            ends |= accepted >= self.limit[rows]
+            accepted, limit = self._accept_one_each(rows, tokens)
+            ends = self._may_end.take(tokens)
+            ends |= accepted >= limit
             if b"\1" in ends.tobytes():  # five times as fast as `any`
                 over = self._ended(rows[ends].tolist(), tokens[ends].tolist())
         else:
             counts, places, over = self._accept_drafts(rows, counts, tokens)
             tokens, logprobs = tokens[places], take_positions(logprobs, places)
-        filled, filled_tokens = self._newly_filled()
+        filled, filled_tokens = self._newly_filled(record.is_decode)
         return Returned(
             record=record,
             requests=self._requests(rows),
@@ -303,6 +298,26 @@ class Running:
                 over.append(Over(sequence, None))
         return over
 
+    def _accept_one_each(self, rows: Int32, tokens: Int32) -> tuple[Int32, Int32]:
+        """Each of `rows` gets one of `tokens`. Returns how many each has accepted then, and may have at most."""
+        count = len(rows)
+        if rows is not self._gapless[0]:
+            self._gapless = (rows, bool((rows == self._all_rows[:count]).all()))
+        if self._gapless[1]:  # the first rows in order need no index
+            self._slots[self._next_slot[:count]] = tokens
+            self._next_slot[:count] += 1
+            self.accepted[:count] += 1
+            return self.accepted[:count], self.limit[:count]
+        # `take` is 1.5 times as fast as indexing, one index 2.5 times as fast as two.
+        slots = self._next_slot.take(rows)
+        self._slots[slots] = tokens
+        slots += 1
+        self._next_slot[rows] = slots
+        accepted = self.accepted.take(rows)
+        accepted += 1
+        self.accepted[rows] = accepted
+        return accepted, self.limit.take(rows)
+
     def _accept_drafts(self, rows: Int32, counts: Int32, tokens: Int32) -> tuple[Int32, Int64, list[Over]]:
         """Rows that got several tokens: counts cut behind an end token or the limit, and the places of what is kept."""
         kept: list[int] = []
@@ -315,6 +330,7 @@ class Running:
             own, stop_token = cut_at_ends(tokens[at : at + most].tolist(), sequence.end_token_ids)
             self._tokens[row, known : known + len(own)] = own
             self.accepted[row] = known + len(own)
+            self._next_slot[row] += len(own)
             self.known[row] += len(own) - 1
             if stop_token is not None or known + len(own) >= self.limit[row]:
                 over.append(Over(sequence, stop_token))
@@ -323,25 +339,31 @@ class Running:
             at += count
         return np.array(kept, dtype=np.int32), np.array(places, dtype=np.int64), over
 
-    def _newly_filled(self) -> tuple[Int32, Int32]:
-        """Blocks that are full of computed, accepted tokens since the last time: row and index, and their tokens."""
+    def _newly_filled(self, is_decode: bool) -> tuple[Int32, Int32]:
+        """Blocks that are full of computed, accepted tokens since the last time: row and index, and their tokens.
+
+        `is_decode`: no row can have filled more than one.
+        """
         rows = (self._settled >= self._next_full).nonzero()[0]
         if not len(rows):
             return EMPTY_PAIRS, EMPTY_PAIRS
-        first = self._filled[rows]
-        full = self._settled[rows] // self.block_size
-        blocks = full - first
-        total = int(blocks.sum())
-        filled = np.empty((total, 2), dtype=np.int32)
-        if total == len(rows):
+        first = self._filled.take(rows)
+        if is_decode:
+            full = first + 1
+            filled = np.empty((len(rows), 2), dtype=np.int32)
             filled[:, 0], filled[:, 1] = rows, first
         else:
+            full = self._settled.take(rows) // self.block_size
+            blocks = full - first
             before = np.cumsum(blocks) - blocks
+            filled = np.empty((int(blocks.sum()), 2), dtype=np.int32)
             filled[:, 0] = np.repeat(rows, blocks)
-            filled[:, 1] = np.repeat(first - before, blocks) + np.arange(total)
+            filled[:, 1] = np.repeat(first - before, blocks) + np.arange(len(filled))
         self._filled[rows] = full
         self._next_full[rows] = (full + 1) * self.block_size
-        return filled, self._blocks[filled[:, 0], filled[:, 1]]
+        places = filled[:, 0] * np.int64(self._blocks.shape[1])
+        places += filled[:, 1]
+        return filled, self._block_rows.take(places, axis=0)
 
     def _prompt_logprobs(
         self, record: StepRecord, found: tuple[PromptLogprobs, ...]

@@ -55,14 +55,18 @@ class SameBatch:
     Whoever comes after compares identities, and leaves out what has not changed.
     """
 
-    __slots__ = ("_counts", "_key", "_rows")
+    __slots__ = ("_column", "_counts", "_key", "_rows")
 
     def __init__(self) -> None:
         self._key = b""
+        self._column: Int32 | None = None
         self._rows, self._counts = EMPTY, EMPTY
 
     def of(self, counts: Int32) -> tuple[Int32, Int32]:
         """The rows whose count in the column is not 0, and those counts."""
+        if counts is self._column:
+            return self._rows, self._counts
+        self._column = None if counts.flags.writeable else counts
         key = counts.tobytes()
         if key != self._key:
             self._key = key
@@ -126,7 +130,7 @@ def settle(memory: Memory, reserve: Reserve) -> tuple[Granted, bool]:
             tables.release(one.row, returned=reserve.returned, tail=one.tail)
             sharing.broken(one.row)
 
-    running = _Running(tables, reserve)
+    running = _Running(memory, reserve)
     if not running.settle():
         if is_steady:
             memory.publish(reserve)  # before victims give blocks back
@@ -176,21 +180,23 @@ def _with_moves(granted: Granted, tier: Tier, loads: list[tuple[int, int]]) -> G
 class _Running:
     """The running pass over columns; only a shortage goes row by row. `counts` [rows]: tokens granted."""
 
-    def __init__(self, tables: BlockTables, reserve: Reserve) -> None:
-        self.tables = tables
+    def __init__(self, memory: Memory, reserve: Reserve) -> None:
+        self.tables = memory.tables
         self.reserve = reserve
         self.victims: list[int] = []
         self._blocks: list[Int32] = []
         wants = reserve.wants
-        self.tokens = int(wants.sum())
+        self.tokens = reserve.tokens
         if self.tokens <= reserve.budget_tokens:
             self.counts: Int32 = wants
+            self._is_decode = self.tokens == len(memory.batch.of(wants)[0])
         else:
             asked = wants[reserve.order]
             before = np.cumsum(asked) - asked
             self.counts = np.zeros_like(wants)
             self.counts[reserve.order] = np.clip(reserve.budget_tokens - before, 0, asked)
             self.tokens = reserve.budget_tokens
+            self._is_decode = False
 
     def settle(self) -> bool:
         """Grant everybody the blocks they miss; False when there are not enough, and nothing was done."""
@@ -203,8 +209,14 @@ class _Running:
         rows = (ends > tables.room).nonzero()[0].astype(np.int32)
         if not len(rows):
             return True
+        groups, free = len(tables.groups), tables.pool.free
+        if self._is_decode:
+            if len(rows) * groups > free:
+                return False
+            self._blocks.append(tables.extend_by_one(rows))
+            return True
         entries = -(-ends[rows] // tables.block_size) - tables.held[rows]
-        if int(entries.sum()) * len(tables.groups) > tables.pool.free:
+        if int(entries.sum()) * groups > free:
             return False
         self._blocks.append(tables.extend(rows, entries))
         return True

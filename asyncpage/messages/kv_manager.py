@@ -40,7 +40,7 @@ class Reserve:
     """Settle step `number`: the running pass over the rows, then the waiting pass over `candidates`.
 
     `order` [R]: rows that live, in policy order. `computed`, `wants` [rows]: columns over all rows, wants 0 where
-    nothing is to be computed, already clipped by context and long-prefill share. `victims` [R]: the rows of `order`,
+    nothing is to be computed, already clipped by context and long-prefill share; `tokens`: their sum. `victims` [R]: the rows of `order`,
     first to be preempted first. `returned`: every step up to this number is back. `filled` [F, 2]: row and index of
     blocks that hold computed, accepted tokens only from now on, a row's in order; `filled_tokens` [F, block_size].
     `free_rows`: rows for the admitted, in the order to use them.
@@ -51,6 +51,7 @@ class Reserve:
     order: Int32
     computed: Int32
     wants: Int32
+    tokens: int
     victims: Int32
     candidates: tuple[Candidate, ...]
     budget_tokens: int

@@ -52,6 +52,7 @@ def reserve(
         order=np.array(order, dtype=np.int32),
         computed=nothing,
         wants=nothing,
+        tokens=0,
         victims=EMPTY,
         candidates=candidates,
         budget_tokens=64,

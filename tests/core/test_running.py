@@ -95,8 +95,8 @@ def test_rows_want_what_they_know_and_have_not_computed_in_policy_order() -> Non
     start(running, make(2, prompt=9), 0)
     start(running, make(1, prompt=6), 3, computed=4)
     assert running.order().tolist() == [3, 0]
-    assert running.wants().tolist() == [9, 0, 0, 2]
-    assert running.wants(most=5).tolist() == [5, 0, 0, 2]
+    assert running.wants()[0].tolist() == [9, 0, 0, 2]
+    assert running.wants(most=5)[0].tolist() == [5, 0, 0, 2]
     assert running.free_rows(9) == (1, 2)
     assert running.free_rows(1) == (1,)
     assert [sequence.request for sequence in running.occupants()] == [1, 2]
@@ -106,26 +106,26 @@ def test_a_row_that_catches_up_knows_one_token_more_before_anybody_has_seen_it()
     running = batch()
     start(running, make(1, prompt=6), 0)
     launch(running, 1, {0: 4})
-    assert running.wants().tolist() == [2, 0, 0, 0]
+    assert running.wants()[0].tolist() == [2, 0, 0, 0]
     launch(running, 2, {0: 2})
-    assert running.wants().tolist() == [1, 0, 0, 0]  # the token that step 2 will bring
+    assert running.wants()[0].tolist() == [1, 0, 0, 0]  # the token that step 2 will bring
 
 
 def test_the_last_token_that_a_row_may_have_is_never_computed() -> None:
     running = batch()
     start(running, make(1, prompt=6, most=1), 0)
     launch(running, 1, {0: 6})
-    assert running.wants().tolist() == [0, 0, 0, 0]
+    assert running.wants()[0].tolist() == [0, 0, 0, 0]
 
 
 def test_a_prompt_that_wants_no_answer_is_silent_once_all_but_its_last_token_are_back() -> None:
     running = batch()
     sequence = start(running, make(1, prompt=6, most=0, prompt_logprobs=0), 0)
-    assert running.wants().tolist() == [5, 0, 0, 0]
+    assert running.wants()[0].tolist() == [5, 0, 0, 0]
     launch(running, 1, {0: 3})
     launch(running, 2, {0: 2})
     assert settle(running, done(1, {})).silent == []
-    assert running.wants().tolist() == [0, 0, 0, 0]
+    assert running.wants()[0].tolist() == [0, 0, 0, 0]
     assert settle(running, done(2, {})).silent == [sequence]
 
 
@@ -223,7 +223,7 @@ def test_drafts_are_cut_behind_an_end_token_and_at_the_limit_and_their_logprobs_
     assert returned.logprobs.ranks.tolist() == returned.tokens.tolist()
     assert [(over.sequence, over.stop_token) for over in returned.over] == [(ended, END), (limited, None)]
     assert running.known[2] == running.accepted[2] == 8
-    assert running.wants().tolist()[2] == 2
+    assert running.wants()[0].tolist()[2] == 2
     assert tokens_of(running, on)[6:] == [70, 71]
 
 
@@ -408,7 +408,7 @@ def test_any_history_brings_each_sequence_its_own_tokens_and_each_full_block_onc
                 assert running.close(sequence) == row
                 assert sequence.tokens.tolist() == tokens
             case ("launch", int(most)) if len(steps) < 2:
-                wants = running.wants(most)
+                wants, _ = running.wants(most)
                 rows = np.flatnonzero(wants).astype(np.int32)
                 number += 1
                 catching_up = {row for row in rows.tolist() if running.computed[row] + wants[row] == running.known[row]}

@@ -69,6 +69,7 @@ def reserve(
         order=order,
         computed=column(computed or {}),
         wants=column(wants or {}),
+        tokens=sum((wants or {}).values()),
         victims=order[::-1],
         candidates=candidates,
         budget_tokens=budget,

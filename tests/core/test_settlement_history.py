@@ -283,6 +283,7 @@ class SettlementMachine(RuleBasedStateMachine):
             order=ints(order),
             computed=computed,
             wants=wanted,
+            tokens=int(wanted.sum()),
             victims=ints(order[::-1]),
             candidates=tuple(candidates),
             budget_tokens=budget,

@@ -166,7 +166,7 @@ DONE = StepDone(
         Step(3, 1, column(1), column(6), added=(NEW_ROW,), drafts=column(1, 20_011).reshape(1, 2)),
         DONE,
         Reserve(
-            3, 2, column(1), column(6), column(1), column(1), (Candidate(RequestId(7), 6, PREFIX),), 16, (2,),
+            3, 2, column(1), column(6), column(1), 1, column(1), (Candidate(RequestId(7), 6, PREFIX),), 16, (2,),
             (Released(1, SECRET_BYTES),), column(1, 0).reshape(1, 2), column(*SECRET).reshape(1, 6),
         ),
         CacheEvents((CacheEvent("stored", SECRET_NAMES[1], SECRET_NAMES[0], SECRET_BYTES, block_size=6),)),
