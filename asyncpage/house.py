@@ -24,11 +24,11 @@ from asyncpage.clock import Clock
 from asyncpage.config import EngineConfig
 from asyncpage.core.admission import SchedulerSettings
 from asyncpage.core.block_tables import BlockTables
+from asyncpage.core.memory import Memory, Rules
 from asyncpage.core.policy_registry import load_policy
 from asyncpage.core.prefix_chain import PrefixChain
 from asyncpage.core.prefix_index import PrefixIndex
 from asyncpage.core.prefix_tree import PrefixTree
-from asyncpage.core.settlement import Memory, Rules
 from asyncpage.core.tier import Tier
 from asyncpage.errors import UsageError
 from asyncpage.messages import Follow, Handshake

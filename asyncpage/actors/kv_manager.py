@@ -18,7 +18,8 @@ from dataclasses import replace
 from asyncpage.actors.base import Actor
 from asyncpage.core.block_tables import Ledger
 from asyncpage.core.cache_news import CacheNews
-from asyncpage.core.settlement import Memory, settle
+from asyncpage.core.memory import Memory
+from asyncpage.core.settlement import settle
 from asyncpage.core.tier import Tier
 from asyncpage.core.watch import HitWatch
 from asyncpage.errors import UnknownMessage

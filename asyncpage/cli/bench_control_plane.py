@@ -73,7 +73,9 @@ def _run(arguments: argparse.Namespace, environment: Environment) -> int:
             if value < 1:
                 raise UsageError(f"{flag} must be at least 1, got {value}")
     from asyncpage.cli.control_plane.result import below, table
+    from asyncpage.logs import configure_logs
 
+    configure_logs("warning", "console")
     chosen = [
         (load, running)
         for load in dict.fromkeys(arguments.load or _RUNNING)

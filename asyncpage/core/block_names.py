@@ -14,12 +14,14 @@ INVARIANT: two equal names hold equal tokens after equal prefixes, under the sam
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import sha256
 
 NAME_BYTES = 32
 _MAGIC = b"asyncpage/kv/2"
 
 
+@lru_cache(maxsize=1024)
 def root_key(block_size: int, *, salt: str = "", adapter: str = "") -> bytes:
     """What separates tenants (`salt`), adapters and block sizes. `adapter`: the identity of one load of it."""
     key = bytearray(_MAGIC)

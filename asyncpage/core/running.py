@@ -15,12 +15,13 @@ INVARIANT: a result reaches a sequence only if the row still lives the life that
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, insort
 from collections import Counter, deque
 
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncpage.core.policy import Policy, VictimPolicy
+from asyncpage.core.policy import Key, Policy, VictimPolicy
 from asyncpage.core.returned import Int64, Over, Returned, StepRecord, cut_at_ends, take_positions
 from asyncpage.core.sequence import Sequence
 from asyncpage.errors import ProtocolError
@@ -63,11 +64,13 @@ class Running:
         self._admitted: Int64 = np.zeros(rows, dtype=np.int64)  # the how-manieth admission it was
         self._lives: Int64 = np.zeros(rows, dtype=np.int64)
         self._began: list[int] = [0] * rows  # tokens that the sequence itself holds
+        self._keys: list[Key] = [()] * rows
         self._enders = Counter[int]()  # rows that a token would end
         self._may_end: NDArray[np.bool_] = np.zeros(vocab_size, dtype=np.bool_)
         self._occupants: list[Sequence | None] = [None] * rows
         self._free = list(range(rows))
         self._silent: set[int] = set()  # rows that are there for their prompt's logprobs alone
+        self._by_key: list[tuple[Key, int]] = []  # rows that live, in policy order, and the same as a column
         self._order: Int32 | None = None
         self._membership = 0
         self._admissions = 0
@@ -102,8 +105,7 @@ class Running:
     def order(self) -> Int32:
         """The rows that live, in policy order."""
         if self._order is None:
-            living = [(self._policy.key(s), s.row) for s in self._occupants if s is not None]
-            self._order = np.array([row for _, row in sorted(living)], dtype=np.int32)
+            self._order = np.array([row for _, row in self._by_key], dtype=np.int32)
             self._order.flags.writeable = False
         return self._order
 
@@ -151,6 +153,8 @@ class Running:
         heapq.heapify(self._free)
         self._occupants[row] = sequence
         self._changed(row)
+        self._keys[row] = key = self._policy.key(sequence)
+        insort(self._by_key, (key, row))
         self._admissions += 1
         self._tokens[row, :known] = sequence.tokens
         self._began[row] = known
@@ -179,6 +183,7 @@ class Running:
         sequence.computed = int(self._settled[row])
         self._occupants[row] = None
         self._changed(row)
+        del self._by_key[bisect_left(self._by_key, (self._keys[row], row))]
         for column in (self.known, self.accepted, self.computed, self._settled, self.limit, self._last, self._filled):
             column[row] = 0
         self._next_full[row] = NEVER

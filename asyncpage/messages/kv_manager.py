@@ -40,10 +40,10 @@ class Reserve:
     """Settle step `number`: the running pass over the rows, then the waiting pass over `candidates`.
 
     `order` [R]: rows that live, in policy order. `computed`, `wants` [rows]: columns over all rows, wants 0 where
-    nothing is to be computed, already clipped by context and long-prefill share; `tokens`: their sum. `victims` [R]: the rows of `order`,
-    first to be preempted first. `returned`: every step up to this number is back. `filled` [F, 2]: row and index of
-    blocks that hold computed, accepted tokens only from now on, a row's in order; `filled_tokens` [F, block_size].
-    `free_rows`: rows for the admitted, in the order to use them.
+    nothing is to be computed, already clipped by context and long-prefill share; `tokens`: their sum. `victims` [R]:
+    the rows of `order`, first to be preempted first, empty where blocks cannot run out. `returned`: every step up to
+    this number is back. `filled` [F, 2]: row and index of blocks that hold computed, accepted tokens only from now on,
+    a row's in order; `filled_tokens` [F, block_size]. `free_rows`: rows for the admitted, in the order to use them.
     """
 
     number: int

@@ -19,7 +19,7 @@ from asyncpage.actors.kv_manager import KvManager
 from asyncpage.actors.scheduler import Scheduler
 from asyncpage.actors.simulated_executor import SimulatedExecutor
 from asyncpage.actors.tokenizer import TokenizerActor
-from asyncpage.core.settlement import Memory
+from asyncpage.core.memory import Memory
 
 NAMING = "naming of blocks"
 """What the KV manager does after it has answered: naming blocks that are full. No step waits for it."""

@@ -18,10 +18,10 @@ from asyncpage.actors.scheduler import Scheduler
 from asyncpage.core.admission import SchedulerSettings
 from asyncpage.core.block_names import chain_names
 from asyncpage.core.block_tables import BlockTables
+from asyncpage.core.memory import Memory, Rules
 from asyncpage.core.policy_registry import load_policy
 from asyncpage.core.prefix_index import PrefixIndex
 from asyncpage.core.sampling import SamplingParams
-from asyncpage.core.settlement import Memory, Rules
 from asyncpage.core.tier import Tier
 from asyncpage.messages import (
     Accepted,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from asyncpage.actors.kv_manager import KvManager
 from asyncpage.core.block_names import chain_names, root_key
 from asyncpage.core.block_tables import BlockTables
-from asyncpage.core.settlement import Memory
+from asyncpage.core.memory import Memory
 from asyncpage.errors import UnknownMessage
 from asyncpage.messages import (
     EMPTY,

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asyncpage.core.memory import Rules
 from asyncpage.core.policy import VICTIM_POLICIES
 from asyncpage.core.policy_registry import BUILT_IN
 from asyncpage.core.sampling import SamplingParams
-from asyncpage.core.settlement import Rules
 from asyncpage.messages import Cancel, RequestId, RequestOptions, Step, StepDone
 from asyncpage.testing.house import ToyHouse
 from asyncpage.testing.toy_runner import toy_handshake, toy_tokens

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asyncpage.core.memory import Rules
 from asyncpage.core.prefix_chain import PrefixChain
 from asyncpage.core.prefix_index import PrefixIndex
 from asyncpage.core.prefix_tree import PrefixTree
 from asyncpage.core.sampling import SamplingParams
-from asyncpage.core.settlement import Rules
 from asyncpage.messages import (
     Admit,
     Ask,

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from asyncpage.core.memory import Rules
 from asyncpage.core.sampling import SamplingParams
-from asyncpage.core.settlement import Rules
 from asyncpage.messages import LayerGroup, RequestId, RequestOptions
 from asyncpage.testing.house import ToyHouse
 from asyncpage.testing.toy_runner import toy_handshake, toy_tokens

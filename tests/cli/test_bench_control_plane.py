@@ -14,7 +14,7 @@ from asyncpage.actors.scheduler import Scheduler
 from asyncpage.cli.control_plane.result import Result, below, table
 from asyncpage.cli.control_plane.sse_clients import Words
 from asyncpage.cli.main import main
-from asyncpage.core.settlement import Memory
+from asyncpage.core.memory import Memory
 from asyncpage.simulation.house_meter import ACTORS, NAMING, HouseMeter
 
 GOOD = Result(

@@ -9,7 +9,8 @@ import pytest
 
 from asyncpage.core.block_names import chain_names, root_key
 from asyncpage.core.block_tables import BlockTables
-from asyncpage.core.settlement import Memory, Rules, SameBatch, settle
+from asyncpage.core.memory import Memory, Rules, SameBatch
+from asyncpage.core.settlement import settle
 from asyncpage.messages import Admission, Candidate, Granted, Int32, LayerGroup, Prefix, Released, RequestId, Reserve
 
 FULL = (LayerGroup("full", 0, 1),)

@@ -18,11 +18,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from asyncpage.core.block_names import extend_chain, root_key, root_name
 from asyncpage.core.block_tables import BlockTables
+from asyncpage.core.memory import Memory, Rules
 from asyncpage.core.prefix_chain import PrefixChain
 from asyncpage.core.prefix_index import PrefixIndex
 from asyncpage.core.prefix_tree import PrefixTree
 from asyncpage.core.sampling import SamplingParams
-from asyncpage.core.settlement import Memory, Rules, settle
+from asyncpage.core.settlement import settle
 from asyncpage.messages import (
     Admission,
     Candidate,

@@ -91,7 +91,8 @@ def browsing(profile: Path) -> Iterator[Browser]:
 
 @pytest.mark.usefixtures("demo_model")
 def test_a_question_typed_into_the_page_is_answered_word_by_word(tmp_path: Path) -> None:
-    flags = ("--kv-cache-bytes", "256MiB", "--log-level", "warning")
+    length = ("--max-model-len", "96")  # the page lets a model answer as it likes, and this one may go on for minutes
+    flags = (*length, "--kv-cache-bytes", "256MiB", "--log-level", "warning")
     with serving(tmp_path / "stderr", flags) as (url, _), browsing(tmp_path / "profile") as browser:
         browser.command("url", url=url)
         browser.command("timeouts", script=60_000)

@@ -34,7 +34,7 @@ def prompts(demo_model: Path) -> list[list[int]]:
     tokenizer = load_tokenizer(demo_model)
     source = tokenizer.encode(inspect.getsource(base_events))
     assert len(LENGTHS) == 30
-    return [source[(i % 3) * 40 :][:length] for i, length in enumerate(LENGTHS)]
+    return [source[(i % 10) * 40 :][:length] for i, length in enumerate(LENGTHS)]
 
 
 BASE: dict[str, Any] = {
@@ -48,8 +48,8 @@ FACTORS: dict[str, dict[str, Any]] = {
     "mixed in a batch of 32": {},
     "caching off": {"enable_prefix_caching": False},
     "chunks of 16": {"max_num_batched_tokens": 32, "long_prefill_token_threshold": 16},
-    "a pool of one prompt's size": {"num_kv_blocks": 97},
-    "a tree in a pool of one prompt's size": {"num_kv_blocks": 97, "prefix_index": "tree"},
+    "a pool of one prompt's size": {"num_kv_blocks": 97, "watermark": 0.0},
+    "a tree in a pool of one prompt's size": {"num_kv_blocks": 97, "watermark": 0.0, "prefix_index": "tree"},
     "depth 2": {"pipeline_depth": 2},
 }
 

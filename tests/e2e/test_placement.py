@@ -54,7 +54,7 @@ def test_every_actor_on_its_own_loop_and_thread_gives_the_oracles_tokens(tiny_mo
     cells = {name: ThreadedCell(boxes[name]) for name in ACTORS}
     executor = ExecutorActor(
         ProcessLauncher(),
-        Load(executor_settings(config, str(tiny_model))),
+        Load(executor_settings(config, str(tiny_model), None)),
         cells["scheduler"].address,
         clock,
         load_timeout_s=60,

@@ -19,11 +19,13 @@ from asyncpage.config import ServerConfig
 from asyncpage.server.http_server import HttpServer
 
 _SPREAD_TELLINGS = 5  # the clients tell ten times a second; a rate is taken over half of one
+_COMING_TOKENS = 1000  # the first clients must still be there when the last has come, however late that is
 
 
 async def sse(clients: int, windows: int, window_tokens: int) -> Result:
     """`clients` streams at once, a client each, all of equal length. Errors: `BenchFailed`."""
-    tokens = 100 + 3 * windows * -(-window_tokens // clients)  # what the windows take, and as much again between looks
+    steps = -(-window_tokens // clients)
+    tokens = _COMING_TOKENS + 3 * windows * steps  # what the windows take, and as much again between looks
     async with new_engine(clients, context=32 + tokens) as engine:
         server = HttpServer(engine, ServerConfig(port=0, log_requests=False))
         await server.start()
@@ -64,7 +66,12 @@ async def _hear(process: asyncio.subprocess.Process) -> tuple[list[tuple[float, 
 
 
 def _rate(told: list[tuple[float, int]]) -> float:
-    """The median over spans of half a second, without the time when clients were still coming or already leaving."""
+    """The median over spans of half a second, without the time when clients were still coming or already leaving.
+
+    Answers that were over before a span was are a span of their own, from the clients' beginning to their end.
+    """
     spans = told[::_SPREAD_TELLINGS]
+    if len(spans) < 2:
+        spans = [(0.0, 0), told[-1]]
     rates = [(after[1] - before[1]) / (after[0] - before[0]) for before, after in pairwise(spans)]
     return median(rates[1:-1] or rates)

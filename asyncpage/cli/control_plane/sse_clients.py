@@ -1,8 +1,8 @@
 """A process of clients that read streams and do nothing else: `python -m asyncpage.cli.control_plane.sse_clients`.
 
 `sse.py` starts it with a port, a number of clients and of tokens; it posts one completion a client and writes lines to
-standard output: the seconds since it began and the tokens that have come so far, then "done" and how many answers were
-whole.
+standard output: the seconds since it began and the tokens that have come so far, now and then and at the end; then
+"done" and how many answers were whole.
 
 INVARIANT: tokens are counted in the bytes that came: each is a word behind a space, and an event has one space more.
 """
@@ -14,6 +14,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import cast
 
 from asyncpage.cli.loop import new_runner
@@ -79,14 +80,26 @@ async def _read(port: int, count: int, tokens: int) -> None:
     head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
     loop = asyncio.get_running_loop()
     clients: list[_Client] = []
-    over: list[None] = []
+    open_clients = count
+    all_over = asyncio.Event()
+
+    def closed() -> None:
+        nonlocal open_clients
+        open_clients -= 1
+        if not open_clients:
+            all_over.set()
+
     began = time.perf_counter()
     for _ in range(count):
-        clients.append(_Client(head.encode() + data, lambda: over.append(None)))
+        clients.append(_Client(head.encode() + data, closed))
         await loop.create_connection(lambda: clients[-1], "127.0.0.1", port)
-    while len(over) < count:
-        await asyncio.sleep(TELL_S)
+    while True:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(all_over.wait(), TELL_S)
+        is_over = all_over.is_set()
         print(f"{time.perf_counter() - began:.6f} {sum(client.words.count for client in clients)}", flush=True)
+        if is_over:
+            break
     print(f"done {sum(client.words.is_whole for client in clients)}", flush=True)
 
 
