@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
-import structlog
 import uvloop
 from structlog.testing import capture_logs
 
@@ -25,11 +24,8 @@ Run = Callable[[Coroutine[Any, Any, Any]], Any]
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
     """Log events are kept from the terminal, where tracebacks are slow to draw."""
-    was_configured = structlog.is_configured()
     with capture_logs():
         yield
-    if not was_configured:  # capturing counts as setting up: what was set up by nobody must be so again
-        structlog.reset_defaults()
 
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])

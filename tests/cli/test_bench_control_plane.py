@@ -7,11 +7,13 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncpage.actors.scheduler import Scheduler
 from asyncpage.cli.control_plane.result import Result, below, table
+from asyncpage.cli.control_plane.sse import rate_of
 from asyncpage.cli.control_plane.sse_clients import Words
 from asyncpage.cli.main import main
 from asyncpage.core.memory import Memory
@@ -92,6 +94,28 @@ def test_each_load_runs_and_tells_where_the_time_went(load: str, capsys: pytest.
     for name in ("scheduler", "kv_manager", "executor", "detokenizer", "frontend"):
         assert result["actors_us"][name] > 0
     assert (result["actors_us"]["tokenizer"] > 0) is (load == "churn")
+
+
+def test_standard_output_is_the_result_alone_however_the_log_was_set_up(capsys: pytest.CaptureFixture[str]) -> None:
+    structlog.configure(**structlog.get_config())  # its own defaults, which write every event to standard output
+    size = ["--running", "6", "--windows", "1", "--tokens", "600"]
+    assert main(["bench", "control-plane", "--load", "steady", *size, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [result["load"] for result in told["loads"]] == ["steady"]
+
+
+@pytest.mark.parametrize(
+    ("told", "rate"),
+    [
+        ([(0.2, 900)], 4500),  # over before a second look
+        ([(0.1 * look, 300 * look) for look in range(1, 6)], 3000),
+        ([(0.1 * look, 300 * look) for look in range(1, 12)], 3000),
+        ([(0.5 * look, tokens) for look in range(21) for tokens in [[0, 10, 1010, 2010, 2020][look // 5]]], 400),
+    ],
+    ids=["one look", "no whole span", "two spans", "slow at both ends"],
+)
+def test_the_clients_rate_is_told_from_as_much_as_they_saw(told: list[tuple[float, int]], rate: float) -> None:
+    assert rate_of(told) == pytest.approx(rate)
 
 
 def test_a_bar_that_is_missed_is_told_and_fails(

@@ -20,6 +20,7 @@ from asyncpage.text.tokenizer import load_tokenizer
 from tests.e2e.oracle import Oracle, greedy
 
 TOKENS = 24
+ENDING = ("tokenizer", "frontend", "detokenizer", "scheduler", "kv_manager", "executor")
 
 
 class QueueSink:
@@ -52,24 +53,24 @@ def test_every_actor_on_its_own_loop_and_thread_gives_the_oracles_tokens(tiny_mo
     clock = SystemClock()
     boxes = mailboxes(config)
     cells = {name: ThreadedCell(boxes[name]) for name in ACTORS}
-    executor = ExecutorActor(
-        ProcessLauncher(),
-        Load(executor_settings(config, str(tiny_model), None)),
-        cells["scheduler"].address,
-        clock,
-        load_timeout_s=60,
-        step_timeout_s=60,
-        max_restarts=0,
-    )
-    handshake = asyncio.run(executor.launch_first())
-    tokenizer = load_tokenizer(tiny_model)
-    text = Text(tokenizer, load_chat_template(tiny_model, None))
-    house = build(config, handshake, text, clock, 0, lambda name: cells[name].address)
-    frontends = [cells["frontend"].address]
-    actors = (executor, house.kv_manager, house.scheduler, house.detokenizer, house.frontend, house.new_tokenizer())
-    for actor in actors:
-        cells[actor.name].start(actor, clock, frontends)
     try:
+        executor = ExecutorActor(
+            ProcessLauncher(),
+            Load(executor_settings(config, str(tiny_model), None)),
+            cells["scheduler"].address,
+            clock,
+            load_timeout_s=60,
+            step_timeout_s=60,
+            max_restarts=0,
+        )
+        handshake = asyncio.run(executor.launch_first())
+        tokenizer = load_tokenizer(tiny_model)
+        text = Text(tokenizer, load_chat_template(tiny_model, None))
+        house = build(config, handshake, text, clock, 0, lambda name: cells[name].address)
+        frontends = [cells["frontend"].address]
+        actors = (executor, house.kv_manager, house.scheduler, house.detokenizer, house.frontend, house.new_tokenizer())
+        for actor in actors:
+            cells[actor.name].start(actor, clock, frontends)
         prompts = ["def run(self):", "class Loop:\n    ", "return self._loop"]
         sinks = [QueueSink() for _ in prompts]
         for prompt, sink in zip(prompts, sinks, strict=True):
@@ -82,5 +83,5 @@ def test_every_actor_on_its_own_loop_and_thread_gives_the_oracles_tokens(tiny_mo
             assert end.reason == "length"
             tiny_oracle.check(tokenizer.encode(prompt), sink.tokens)
     finally:
-        for actor in reversed(actors):
-            cells[actor.name].stop()
+        for name in ENDING:
+            cells[name].stop()

@@ -50,7 +50,7 @@ async def sse(clients: int, windows: int, window_tokens: int) -> Result:
             raise BenchFailed(
                 f"sse: {whole} of {clients} answers came to their end, with {told[-1][1]} tokens of {clients * tokens}"
             )
-    return replace(result, wall_tokens_per_s=_rate(told))
+    return replace(result, wall_tokens_per_s=rate_of(told))
 
 
 async def _hear(process: asyncio.subprocess.Process) -> tuple[list[tuple[float, int]], int]:
@@ -65,9 +65,10 @@ async def _hear(process: asyncio.subprocess.Process) -> tuple[list[tuple[float, 
     raise BenchFailed("sse: the process of the clients died")
 
 
-def _rate(told: list[tuple[float, int]]) -> float:
-    """The median over spans of half a second, without the time when clients were still coming or already leaving.
+def rate_of(told: list[tuple[float, int]]) -> float:
+    """Tokens a second from looks at (seconds, tokens) so far, one or more.
 
+    The median over spans of half a second, without the time when clients were still coming or already leaving.
     Answers that were over before a span was are a span of their own, from the clients' beginning to their end.
     """
     spans = told[::_SPREAD_TELLINGS]
