@@ -97,6 +97,7 @@ def test_each_load_runs_and_tells_where_the_time_went(load: str, capsys: pytest.
 
 
 def test_standard_output_is_the_result_alone_however_the_log_was_set_up(capsys: pytest.CaptureFixture[str]) -> None:
+    structlog.reset_defaults()
     structlog.configure(**structlog.get_config())  # its own defaults, which write every event to standard output
     size = ["--running", "6", "--windows", "1", "--tokens", "600"]
     assert main(["bench", "control-plane", "--load", "steady", *size, "--json"]) == 0
