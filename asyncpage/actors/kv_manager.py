@@ -1,10 +1,10 @@
 """The KV manager: owns the block tables and the prefix index, and settles every step over memory.
 
 The scheduler sends `Reserve` and gets `Granted`; it sends `Rewind` when no step is in flight and no row exists any
-more, and `Watch` and `Unwatch` under a policy that wants to know what is cached. Front ends send `Ask` and `Follow`,
-and get `Answer` and `CacheEvents`. With tiers it sends the archive `Store`, `Fetch`, `Touch` and `Discard`, is told
-`Shelved`, `Stored` and `Fetched`, and stirs the scheduler up with `Stirred`. Everything decided here is
-`core/settlement.py`.
+more, `Watch` under a policy that wants to know what is cached, and `Unwatch` when a request is over that had no row.
+Front ends send `Ask` and `Follow`, and get `Answer` and `CacheEvents`. With tiers it sends the archive `Store`,
+`Fetch`, `Touch` and `Discard`, is told `Shelved`, `Stored` and `Fetched`, and stirs the scheduler up with `Stirred`.
+Everything decided here is `core/settlement.py`.
 
 INVARIANT: blank + cached + referenced blocks = all blocks, after every message.
 """
@@ -80,6 +80,7 @@ class KvManager(Actor):
                 if self._watch is not None:
                     self._watch.watch(message.request, message.prefix.names)
             case Unwatch():
+                self._memory.sharing.left(message.request)
                 if self._watch is not None:
                     self._watch.unwatch(message.request)
             case Ask():

@@ -229,7 +229,7 @@ class Scheduler(Actor):
         timer = self._deadlines.pop(sequence.request, None)
         if timer is not None:
             timer.cancel()
-        if self._wants_hits and sequence.row < 0:
+        if sequence.row < 0:
             self._kv_manager.send(Unwatch(sequence.request))
         self._planner.leave(sequence, sequence.limit if tokens is None else tokens)
 

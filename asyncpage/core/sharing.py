@@ -3,7 +3,8 @@
 The settlement asks before it lets a candidate in: when the next block it misses is promised by a row that runs, it is
 parked, and shares the block instead of computing it again. A parked request holds nothing, so nobody can wait for it.
 
-INVARIANT: every parked request is woken, at the latest when the row whose promise it waits for ends, however it ends.
+INVARIANT: every parked request that does not leave is woken, at the latest when the row whose promise it waits for
+ends, however it ends.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ class Sharing:
     def __init__(self) -> None:
         self._promised: dict[bytes, int] = {}
         self._promises: dict[int, list[bytes]] = {}  # a row's, the first to be computed last
-        self._waiting: dict[bytes, list[RequestId]] = {}
+        self._waiting: dict[bytes, dict[RequestId, None]] = {}  # by the name that they wait for, in order
+        self._parked: dict[RequestId, bytes] = {}
         self._woken: list[RequestId] = []
-        self._parked = 0
 
     def __len__(self) -> int:
         """Requests that are parked."""
-        return self._parked
+        return len(self._parked)
 
     def promise(self, row: int, names: Sequence[bytes]) -> None:
         """A row that has been let in will compute these blocks, in this order."""
@@ -45,9 +46,18 @@ class Sharing:
                 low = middle
             else:
                 high = middle - 1
-        self._waiting.setdefault(names[low], []).append(request)
-        self._parked += 1
+        self._waiting.setdefault(names[low], {})[request] = None
+        self._parked[request] = names[low]
         return True
+
+    def left(self, request: RequestId) -> None:
+        """The request is over. One that is not parked is let be."""
+        name = self._parked.pop(request, None)
+        if name is not None:
+            waiting = self._waiting[name]
+            del waiting[request]
+            if not waiting:
+                del self._waiting[name]
 
     def kept(self, row: int, name: bytes) -> None:
         """The block is computed and can be found."""
@@ -77,5 +87,6 @@ class Sharing:
     def _resolve(self, name: bytes) -> None:
         del self._promised[name]
         waiting = self._waiting.pop(name, ())
-        self._parked -= len(waiting)
+        for request in waiting:
+            del self._parked[request]
         self._woken += waiting

@@ -71,7 +71,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Unwatch:
-    """The request waits no longer."""
+    """The request is over and had no row: it is neither watched nor parked any more."""
 
     request: RequestId
 

@@ -76,6 +76,18 @@ def test_a_row_that_ends_wakes_all_who_wait_for_it_in_the_order_of_its_promises(
     assert len(sharing) == 0
 
 
+def test_who_leaves_is_not_woken_and_takes_no_room() -> None:
+    sharing = Sharing()
+    sharing.promise(0, A[:2])
+    for request in range(1000):
+        assert park(sharing, request, A[:2])
+        if request != 7:
+            sharing.left(RequestId(request))
+    assert len(sharing) == 1
+    sharing.broken(0)
+    assert sharing.woken() == (7,)
+
+
 def test_what_one_row_did_not_keep_the_next_can_promise() -> None:
     sharing = Sharing()
     sharing.promise(0, A[:2])
@@ -102,6 +114,7 @@ MOVES = st.lists(
         st.tuples(st.just("park"), st.lists(st.integers(0, 1), min_size=1, max_size=6), st.integers(0, 6)),
         st.tuples(st.just("compute"), st.integers(0, 4)),
         st.tuples(st.just("end"), st.integers(0, 4)),
+        st.tuples(st.just("leave"), st.integers(0, 5)),
         st.tuples(st.just("clear")),
     ),
     max_size=50,
@@ -150,6 +163,12 @@ def test_every_parked_request_is_woken_once_and_waits_only_for_a_row_that_runs(m
                     same = [i for i in range(first, len(names)) if owed.get(names[i]) == row_of_next]
                     is_run = same == list(range(first, same[-1] + 1))  # it may have a gap that another row fills
                     parked[request] = [names[same[-1]]] if is_run else [names[i] for i in same]
+                check([])
+            case ("leave", int(which)) if parked:
+                one = sorted(parked)[which % len(parked)]
+                del parked[one]
+                sharing.left(one)
+                sharing.left(one)
                 check([])
             case ("compute", int(row)) if rows.get(row):
                 name = rows[row].pop(0)
