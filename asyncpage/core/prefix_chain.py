@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from itertools import islice
 from operator import attrgetter
 from typing import Any
 
@@ -97,7 +98,7 @@ class PrefixChain:
         position = start + tail
         found = -1 if child is None or 4 * tail >= len(child.tokens) else _token(child.tokens, tail)
         elsewhere = 0
-        for other in list(self._roots.values())[:_MOST_ROOTS]:
+        for other in islice(self._roots.values(), _MOST_ROOTS):
             if other is not root:
                 elsewhere = max(elsewhere, self._walk_tokens(other, prefix.tokens))
         if position >= everything or found < 0:

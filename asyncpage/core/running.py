@@ -206,11 +206,6 @@ class Running:
             return b""
         return self._tokens[row, int(self._filled[row]) * self.block_size : end].tobytes()
 
-    def answer_tokens(self, sequence: Sequence) -> int:
-        """Output tokens that a sequence has got so far."""
-        known = int(self.accepted[sequence.row]) if sequence.row >= 0 else len(sequence.tokens)
-        return known - sequence.prompt_tokens
-
     def _changed(self, row: int) -> None:
         self._order = None
         self._membership += 1
