@@ -15,7 +15,10 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from dataclasses import replace
 
+import structlog
+
 from asyncpage.actors.base import Actor
+from asyncpage.clock import Clock, Timer
 from asyncpage.core.block_tables import Ledger
 from asyncpage.core.cache_news import CacheNews
 from asyncpage.core.memory import Memory
@@ -41,6 +44,10 @@ from asyncpage.messages import (
     Why,
 )
 from asyncpage.pipes.mailbox import Address
+
+log = structlog.get_logger("asyncpage.kv")
+
+PATIENCE_S = 10.0  # a file of a few megabytes takes milliseconds; a disk that says nothing for so long has gone away
 
 
 class KvManager(Actor):
@@ -69,6 +76,12 @@ class KvManager(Actor):
         self._watch = HitWatch() if watches else None
         self._news = CacheNews(memory.tables, memory.obituaries, self._watch)
         self._followers: set[int] = set()
+        self._patience: Timer | None = None  # runs while a request waits for files
+        self._answers = 0  # of the archive
+        self._answers_before = 0  # when the timer was set
+
+    def started(self, clock: Clock) -> None:
+        self._clock = clock
 
     def receive(self, message: object) -> None:
         match message:
@@ -130,6 +143,7 @@ class KvManager(Actor):
         """The archive tells."""
         if self._tier is None:
             raise UnknownMessage(self, answer)
+        self._answers += 1
         match answer:
             case Shelved():
                 self._tier.files.shelved(answer)
@@ -147,6 +161,19 @@ class KvManager(Actor):
         if woken or (tier.can_save and not self._is_saving):
             self._is_saving = True
             self._scheduler.send(Stirred(woken))
+        if tier.files.is_awaited and self._patience is None:
+            self._wait(tier)
+
+    def _wait(self, tier: Tier) -> None:
+        """No request may wait for ever on a disk that hangs."""
+        self._answers_before = self._answers
+        self._patience = self._clock.call_later(PATIENCE_S, lambda: self._look_whether_it_answers(tier))
+
+    def _look_whether_it_answers(self, tier: Tier) -> None:
+        self._patience = None
+        if tier.files.is_awaited and self._answers == self._answers_before:
+            log.error("archive.silent", waited_s=PATIENCE_S)
+            tier.files.give_up()  # `batch_end` follows a timer: it tells the scheduler, and waits on for whom it must
 
     def _answer(self, question: Question) -> object:
         match question:

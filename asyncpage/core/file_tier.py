@@ -3,7 +3,8 @@
 Part of the tiers' state (`tier.py`); the archive's answers come here. A slot that is to be stored or fetched holds a
 pin until it is done. Bounded: the archive has few of either in hand at a time, and no more wait than there are slots.
 
-INVARIANT: whoever waits for files is woken, whatever the archive answers and whatever is cleared meanwhile.
+INVARIANT: whoever waits for files is woken, whatever the archive answers, also when it answers no more (`give_up`), and
+whatever is cleared meanwhile.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class FileTier:
     def __init__(self, slots: HostSlots, *, is_on: bool) -> None:
         self._slots = slots
         self._is_on = is_on
+        self._is_silent = False  # given up: nobody waits for files until the archive answers again
         self._labels: dict[bytes, BlockLabel] = {}  # by key
         self._unstored: deque[int] = deque()  # slots, each with a pin
         self._storing: dict[int, BlockLabel] = {}  # by slot, in the archive's hands
@@ -41,6 +43,16 @@ class FileTier:
     def __len__(self) -> int:
         """Blocks that lie in files."""
         return len(self._labels)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a request waits for files."""
+        return bool(self._missing)
+
+    def give_up(self) -> None:
+        """The archive has not answered for too long: whoever waits is woken, to be computed."""
+        self._is_silent = True
+        self._wake_all()
 
     def label(self, key: bytes) -> BlockLabel | None:
         """What lies in a file."""
@@ -61,7 +73,7 @@ class FileTier:
         """Let `request` wait until these, for which there are slots, have come. False: it must not wait any more."""
         if request in self._missing:
             return True
-        if self._attempts.get(request, 0) >= MOST_ATTEMPTS:
+        if self._is_silent or self._attempts.get(request, 0) >= MOST_ATTEMPTS:
             return False
         for label in labels:
             if label.key not in self._coming:
@@ -89,8 +101,7 @@ class FileTier:
         for key in list(self._labels):
             self._lose(key)
         self._coming.clear()
-        for key in list(self._waiting):
-            self._arrived(key)
+        self._wake_all()
         self._store()  # these let go of slots that were to be stored or fetched
         self._fetch()
         if self._is_on:
@@ -116,6 +127,7 @@ class FileTier:
 
     def stored(self, stored: Stored) -> None:
         """A slot is written, or could not be."""
+        self._is_silent = False
         label = self._storing.pop(stored.slot)
         for key in stored.removed:
             self._lose(key)
@@ -126,6 +138,7 @@ class FileTier:
 
     def fetched(self, fetched: Fetched) -> None:
         """A slot is filled, or the file is gone or damaged."""
+        self._is_silent = False
         slot = fetched.slot
         label = self._fetching.pop(slot)
         if self._slots.label(slot) is label:
@@ -169,6 +182,10 @@ class FileTier:
             else:
                 self._storing[slot] = label
                 self._work.append(Store(slot, label))
+
+    def _wake_all(self) -> None:
+        for key in list(self._waiting):
+            self._arrived(key)
 
     def _arrived(self, key: bytes) -> None:
         for request in self._waiting.pop(key, ()):

@@ -174,6 +174,7 @@ class ToyHouse:
             frontends=[self.outcomes],
         )
         self.scheduler.started(self.clock)
+        self.kv_manager.started(self.clock)
         self._actors: dict[str, Actor] = {"scheduler": self.scheduler, "kv_manager": self.kv_manager}
         if self._arena is not None and files is not None:
             self._actors["archive"] = ToyArchive(self._arena, files, self.boxes["kv_manager"])

@@ -265,3 +265,29 @@ def test_followers_hear_where_blocks_are() -> None:
         assert places["disk"] == {label.name for label in files.blocks}
         assert 0 < len(places["gpu"]) <= len(house.tables.index)  # which has tails without a name, too
     assert sum(parent == b"" for parent, _ in known.values()) == 3
+
+
+def test_a_disk_that_hangs_costs_ten_seconds_once_and_serves_again_when_it_answers() -> None:
+    handshake, files = toy_handshake(blocks=60), ToyFiles()
+    a, b, c = prompt_of(1, 41), prompt_of(2, 41), prompt_of(3, 41)
+    serve(ToyHouse(handshake, slots=40, files=files), a, b, c)
+    house = ToyHouse(handshake, slots=40, files=files)
+    house.run()
+    archive = house.boxes.pop("archive")  # nobody reads it any more
+    waits = house.admit(1, a, GREEDY)
+    house.run()
+    assert waits not in house.outcomes.ends
+    house.clock.advance(9.9)
+    house.run()
+    assert waits not in house.outcomes.ends
+    house.clock.advance(0.1)
+    house.kv_manager.batch_end()  # as follows a timer
+    house.run()
+    assert house.outcomes.tokens[waits] == expected(handshake, a, 5)
+    assert house.outcomes.cached[waits] == 0
+    assert house.clock.armed() == ()
+    assert serve(house, b, first=2) == [0]  # without waiting
+    house.boxes["archive"] = archive
+    house.run()
+    assert serve(house, c, first=3) == [40]  # from files
+    assert is_conserved(house)
