@@ -6,12 +6,15 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import msgpack
 import pytest
+from structlog.testing import capture_logs
 
 from asyncpage.config import EngineConfig
 from asyncpage.errors import JournalError, UsageError
@@ -265,6 +268,32 @@ def test_a_full_disk_ends_the_recording_and_nothing_else() -> None:
     writer.close()
     assert writer.is_stopped
     writer.append(fired(2))
+
+
+def test_a_disk_that_hangs_does_not_keep_the_engine_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncpage.pipes.journal.writer.CLOSE_S", 0.05)
+    is_back = threading.Event()
+
+    class HungDisk(SegmentFiles):
+        def __init__(self) -> None:
+            self.path, self.chunk_bytes = Path("journal"), 1 << 16
+
+        def begin(self, head: bytes) -> None:
+            pass
+
+        def write(self, records: bytes, next_head: Callable[[], bytes]) -> None:
+            is_back.wait()
+
+        def close(self) -> None:
+            pass
+
+    writer = JournalWriter(HungDisk(), lambda segment: b"")
+    writer.append(fired(1))
+    with capture_logs() as logs:
+        writer.close()
+    assert [entry["event"] for entry in logs] == ["journal.abandoned"]
+    is_back.set()
+    writer.close()
 
 
 def test_a_disk_that_does_not_keep_up_ends_the_recording_with_a_word(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from asyncpage.pipes.journal.record import STOPPED
 from asyncpage.pipes.journal.segment import MOST_CHUNK_BYTES, SegmentFiles
 
 FLUSH_S = 1.0
+CLOSE_S = 10.0  # what waits is at most some seconds of work; a disk that takes longer hangs, and the engine must end
 MOST_WAITING_BYTES = 64 << 20  # some seconds of the fastest traffic
 
 log = structlog.get_logger("asyncpage.journal")
@@ -72,11 +73,13 @@ class JournalWriter:
             self._has_some.set()
 
     def close(self) -> None:
-        """Write what waits and close the file. May be called twice."""
+        """Write what waits and close the file, unless the disk hangs. May be called twice."""
         self._is_closing = True
         self._is_full.set()
         self._has_some.set()
-        self._thread.join()
+        self._thread.join(CLOSE_S)
+        if self._thread.is_alive():
+            log.error("journal.abandoned", file=str(self._files.path), waited_s=CLOSE_S)
 
     def _run(self) -> None:
         """The thread. An error ends the recording; nothing is kept for a disk that may come back."""
