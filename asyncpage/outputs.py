@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from asyncpage.messages import Finish, FinishReason, LogprobEntry
+from asyncpage.records import record
 from asyncpage.text.token_logprobs import TokenTable, alternatives
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class TokenLogprob:
     """One token with its log-probability and rank, and the most likely ones: id, text, bytes, log-probability.
 
@@ -24,7 +24,7 @@ class TokenLogprob:
     top: tuple[tuple[int, str, bytes, float], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Part:
     """More of one choice's answer. The last part of a choice carries its `finish`.
 
@@ -39,7 +39,7 @@ class Part:
     finish: Finish | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Completion:
     """One whole choice. `stop_reason`: the stop string or token id that ended it."""
 
@@ -51,7 +51,7 @@ class Completion:
     logprobs: tuple[TokenLogprob, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class RequestOutput:
     """Everything that came of one prompt. `cached_tokens` of the prompt were not computed again."""
 

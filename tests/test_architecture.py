@@ -18,19 +18,20 @@ MOST_LINES = 400
 
 # Each room with the rooms that it may import, beside itself. A room is a folder, or a module directly in the package.
 # "core.sampling" is a value that messages carry, so it counts as foundation.
-FOUNDATION = {"messages", "errors", "clock", "config", "core.sampling"}
+FOUNDATION = {"messages", "records", "errors", "clock", "config", "core.sampling"}
 ACTOR_SIDE = {"core", "text", "pipes"} | FOUNDATION
 MAY_IMPORT: dict[str, set[str]] = {
+    "records": set(),
     "errors": set(),
     "clock": set(),
-    "core.sampling": {"errors"},
+    "core.sampling": {"errors", "records"},
     "config": {"errors"},
-    "messages": {"errors", "core.sampling"},
+    "messages": {"errors", "records", "core.sampling"},
     "store": {"errors"},
     "logs": set(),
     "machine": set(),
     "progress": set(),
-    "outputs": {"messages", "text"},
+    "outputs": {"messages", "records", "text"},
     "part_stream": {"outputs", "messages", "errors", "text"},
     "core": FOUNDATION - {"clock"},
     "formats": FOUNDATION,

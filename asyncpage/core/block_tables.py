@@ -25,9 +25,10 @@ from asyncpage.core.prefix_chain import PrefixChain
 from asyncpage.core.prefix_index import Branch, Match, PrefixIndex
 from asyncpage.core.tier import Run, Tier
 from asyncpage.messages import NO_PARENT, BlockLabel, Int32, LayerGroup, Prefix, RequestId
+from asyncpage.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Ledger:
     """Where every block is. `blank` + `cached` + `referenced` = `total`, always."""
 

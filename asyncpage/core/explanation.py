@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
 
@@ -19,6 +18,7 @@ from asyncpage.core.block_names import extend_chain, root_name, root_parts
 from asyncpage.core.obituaries import Obituaries, Obituary
 from asyncpage.core.prefix_index import Match, PrefixIndex
 from asyncpage.messages import Prefix, RequestId
+from asyncpage.records import record
 
 Reason = Literal["never cached", "evicted", "other salt or adapter", "incomplete", "partial"]
 """Why a block was computed.
@@ -31,7 +31,7 @@ tokens may still have been reused: the matched ones say how many.
 _TOKEN = 4  # bytes, int32 little-endian
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Missed:
     """A run of blocks with one reason. `obituary`: of an evicted one."""
 
@@ -41,7 +41,7 @@ class Missed:
     obituary: Obituary | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Explanation:
     """What one admission found. `known`: its tokens, with what it had generated before it was preempted.
 

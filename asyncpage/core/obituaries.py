@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from asyncpage.messages import RequestId
+from asyncpage.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Obituary:
     """A named block was evicted in a step, to make room for a request."""
 

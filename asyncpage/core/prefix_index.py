@@ -10,16 +10,16 @@ the digests say.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from asyncpage.messages import LayerGroup, Prefix
+from asyncpage.records import record
 
 Branch = Any
 """Where a sequence of full blocks ends; made and read by one index only."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Match:
     """The longest beginning of a prefix that an index holds.
 
@@ -33,7 +33,7 @@ class Match:
     tail: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Divergence:
     """Why a match ended where it did.
 

@@ -8,18 +8,18 @@ INVARIANT: `requests`, `counts`, `tokens` and `logprobs` hold accepted tokens on
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asyncpage.core.sequence import Sequence
 from asyncpage.messages import Int32, Logprobs, PromptLogprobs, RequestId
+from asyncpage.records import record
 
 Int64 = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class StepRecord:
     """A step in flight. `ends` [rows]: computed tokens of each row after it; `lives` [rows]: which life it serves.
 
@@ -35,7 +35,7 @@ class StepRecord:
     is_decode: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Over:
     """A sequence that is over: ended by a token, or None for its limit."""
 
@@ -43,7 +43,7 @@ class Over:
     stop_token: int | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Returned:
     """`requests`, one a row; `counts` [R]; `tokens` [sum counts]; `logprobs` aligned with them.
 

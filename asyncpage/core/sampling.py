@@ -6,10 +6,11 @@ Names and defaults are those of the OpenAI API and, for what it lacks, of vLLM's
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from asyncpage.errors import RequestError
+from asyncpage.records import record
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_BYTES = 1024  # per string: bounds what the detokenizer may have to hold back
@@ -19,7 +20,7 @@ MAX_LOGIT_BIAS = 1024
 MAX_BAD_WORDS = 256
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class SamplingParams:
     """How tokens are drawn and when a request ends.
 

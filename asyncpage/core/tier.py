@@ -15,18 +15,18 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from asyncpage.core.block_proof import next_proof
 from asyncpage.core.file_tier import FileTier
 from asyncpage.core.host_slots import HostSlots, TierListener
 from asyncpage.messages import BlockLabel, LayerGroup, Prefix, RequestId
+from asyncpage.records import record
 
 MOST_SAVES = 8  # of blocks that wait, a step: 6 MB of the demo model, 2 ms
 MOST_RESCUES = 32  # of blocks that this very step takes
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Run:
     """Blocks that follow a match and lie outside the device: `labels[i][g]` of the i-th in group g.
 
@@ -46,7 +46,7 @@ class Run:
 NO_RUN = Run(())
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Move:
     """A copy in a step that is not back. `label` None: a load."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from asyncpage.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Ping:
     """Are you turning? Answered with `Pong` by the runtime after the mailbox before it was worked off."""
 
@@ -14,7 +15,7 @@ class Ping:
     frontend: int
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Pong:
     """An actor turns; `stats` are its gauges and counters at this moment, plain numbers by name."""
 

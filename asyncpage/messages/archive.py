@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from asyncpage.records import record
 
 NO_PARENT = bytes(32)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class BlockLabel:
     """What a block holds, wherever its bytes are.
 
@@ -28,7 +28,7 @@ class BlockLabel:
         return self.name + self.group.to_bytes(1, "little")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Store:
     """Write a host slot to a file. The slot keeps its contents until `Stored`."""
 
@@ -36,7 +36,7 @@ class Store:
     label: BlockLabel
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Fetch:
     """Read a file into a host slot, which nobody else touches until `Fetched`."""
 
@@ -44,13 +44,13 @@ class Fetch:
     slot: int
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Touch:
     """These blocks were of use: their files are the last to be removed. `keys`: as in `BlockLabel.key`."""
 
     keys: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Discard:
     """Remove the files of this model's blocks, those too whose `Store` came before."""

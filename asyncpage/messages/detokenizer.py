@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.errors import Failure
 from asyncpage.messages.values import FinishReason, Int32, Logprobs, PromptLogprobs, RequestId
+from asyncpage.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Expect:
     """A request was accepted and will produce tokens. `echo`: prompt ids to put first, int32 little-endian."""
 
@@ -19,7 +18,7 @@ class Expect:
     echo: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class End:
     """The scheduler ends a request. `stop_token`: the id that ended it, if one did."""
 
@@ -29,7 +28,7 @@ class End:
     failure: Failure | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Started:
     """A request got a row for the first time: `cached_tokens` of its prompt were not computed again."""
 
@@ -37,7 +36,7 @@ class Started:
     cached_tokens: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class StepTokens:
     """Accepted tokens of one step, in columns, and the requests that are over after them.
 

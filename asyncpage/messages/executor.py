@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.messages.values import EMPTY, EMPTY_BLOCKS, EMPTY_PAIRS, EMPTY_TRIPLES, Int32, RequestId
+from asyncpage.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class NewRow:
     """A request moves into a row, whole.
 
@@ -32,7 +33,7 @@ class NewRow:
     adapter_slot: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Step:
     """One step's work, as differences to the executor's own state.
 
@@ -56,7 +57,7 @@ class Step:
     drafts: Int32 = field(default_factory=lambda: EMPTY_PAIRS)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Load:
     """The first message to an executor process: what to load and how. `settings` are plain values."""
 
@@ -65,7 +66,7 @@ class Load:
     ranks: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class LayerGroup:
     """Layers that share a block table. `window` 0 is full attention."""
 
@@ -78,7 +79,7 @@ class LayerGroup:
         return 0 if self.kind == "full" else max(0, tokens - self.window + 1) // block_size
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Handshake:
     """The executor has loaded: what it holds and can do. A successor must show the same `fingerprint`."""
 
@@ -99,7 +100,7 @@ class Handshake:
     capabilities: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class LoadFailed:
     """The executor cannot load: `kind` is the name of the error class, `reason` its one-line text."""
 
@@ -107,6 +108,6 @@ class LoadFailed:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Shutdown:
     """Finish what is in the ring and leave."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from asyncpage.errors import Failure
 from asyncpage.messages.values import FinishReason, Int32, Logprobs, PromptLogprobs, RequestId
+from asyncpage.records import record
 
 LogprobEntry = tuple[Any, ...]
 """What sinks hear of one token: its id, its log-probability, its rank; then the ids of the most likely ones, best
@@ -14,7 +14,7 @@ first; then their log-probabilities. A prompt's first token has None and no othe
 Flat, for one is made for every token: what holds no container costs the garbage collector nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Accepted:
     """The request is queued: from here on it has exactly one `Finish`."""
 
@@ -22,7 +22,7 @@ class Accepted:
     prompt_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Refused:
     """The request was not queued, and why."""
 
@@ -30,7 +30,7 @@ class Refused:
     failure: Failure
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Finish:
     """The one terminal outcome. `stop_reason`: the stop string or token id that matched."""
 
@@ -43,7 +43,7 @@ class Finish:
     failure: Failure | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Texts:
     """What may be sent to clients after one step.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from asyncpage.messages.archive import BlockLabel
 from asyncpage.messages.values import EMPTY_PAIRS, Int32, Prefix, RequestId
+from asyncpage.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Candidate:
     """A waiting request in policy order.
 
@@ -27,7 +28,7 @@ class Candidate:
     label: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Released:
     """A row's request is over. `tail`: what it has computed and got behind its last full block, int32 little-endian."""
 
@@ -35,7 +36,7 @@ class Released:
     tail: bytes = b""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Reserve:
     """Settle step `number`: the running pass over the rows, then the waiting pass over `candidates`.
 
@@ -61,7 +62,7 @@ class Reserve:
     filled_tokens: Int32 = field(default_factory=lambda: EMPTY_PAIRS)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Watch:
     """The policy wants to know how much of a waiting request is cached: tell changes in `Granted.hits`."""
 
@@ -69,28 +70,28 @@ class Watch:
     prefix: Prefix
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Unwatch:
     """The request is over and had no row: it is neither watched nor parked any more."""
 
     request: RequestId
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Rewind:
     """No step is in flight any more and no row exists; `forget` says that the blocks' contents are gone too."""
 
     forget: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Shelved:
     """The archive has looked into its folder: blocks of this model that lie there, the longest unused first."""
 
     labels: tuple[BlockLabel, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Stored:
     """The archive is done with the slot of a `Store`; `removed`: keys of blocks whose files had to make room."""
 
@@ -99,7 +100,7 @@ class Stored:
     removed: tuple[bytes, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Fetched:
     """The archive has read a file into the slot of a `Fetch`, or has not: then the block is not there any more."""
 

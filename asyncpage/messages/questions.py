@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from asyncpage.records import record
 
-@dataclass(frozen=True, slots=True)
+
+@record(frozen=True, slots=True)
 class ResetCache:
     """Let nothing that was computed so far be found again; requests that run go on. Answered with the blocks freed."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Why:
     """What a request found in the cache and why no more. `label`: its client-visible id, or its number.
 
@@ -24,7 +25,7 @@ class Why:
 Question = ResetCache | Why
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Ask:
     """A question; its `Answer` with the same `token` goes to the front end."""
 
@@ -33,7 +34,7 @@ class Ask:
     question: Question
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Follow:
     """A front end wants to hear of every `CacheEvents` from now on, or no longer."""
 
@@ -41,7 +42,7 @@ class Follow:
     is_on: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Answer:
     """The answer to an `Ask`."""
 
@@ -49,7 +50,7 @@ class Answer:
     value: object
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class CacheEvent:
     """A named block was stored or removed, or all were. `tokens`: its ids, int32 little-endian.
 
@@ -64,7 +65,7 @@ class CacheEvent:
     block_size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class CacheEvents:
     """What has happened to the prefix cache since the last of these, in order."""
 

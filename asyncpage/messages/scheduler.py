@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.messages.tokenizer import RequestOptions
 from asyncpage.messages.values import EMPTY_PAIRS, Int32, Logprobs, PromptLogprobs, RequestId
+from asyncpage.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Admit:
     """A tokenised prompt asks for a place in the batch, once for each of its `sampling.n` choices.
 
@@ -30,7 +31,7 @@ class Admit:
         return tuple(RequestId(self.request + choice) for choice in range(self.sampling.n))
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Admission:
     """A waiting request was given a row: `computed` of its tokens came from the cache.
 
@@ -44,7 +45,7 @@ class Admission:
     tables: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Granted:
     """The KV manager's answer to `Reserve`: who runs in this step, with how many tokens, in which blocks.
 
@@ -69,7 +70,7 @@ class Granted:
     loads: Int32 = field(default_factory=lambda: EMPTY_PAIRS)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class StepDone:
     """The executor finished a step.
 
@@ -88,7 +89,7 @@ class StepDone:
     elapsed_us: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class StepFailed:
     """The batched forward raised; the executor lives, has dropped its rows and waits for the next epoch."""
 
@@ -97,7 +98,7 @@ class StepFailed:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ExecutorLost:
     """The executor of this epoch is gone, with every block it held."""
 
@@ -105,21 +106,21 @@ class ExecutorLost:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ExecutorReady:
     """A new executor has loaded the same model; steps may be sent with an epoch of at least `epoch`."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ExecutorGone:
     """The restart budget is spent: nothing will run again, every request fails with this reason."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Ended:
     """The detokenizer matched a stop string: the request is over after `tokens` output tokens."""
 
@@ -127,19 +128,19 @@ class Ended:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Expired:
     """The deadline of a request has passed (the scheduler's own timer)."""
 
     request: RequestId
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Drain:
     """Refuse what comes from now on with 503; what was accepted runs to its end."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Stirred:
     """Blocks have come from files, so `woken` candidates need wait no longer; or there are blocks to save."""
 

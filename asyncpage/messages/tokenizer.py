@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.messages.values import RequestId
+from asyncpage.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class TextPrompt:
     """Raw text; control tokens in it are parsed."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class TokenPrompt:
     """Token ids, int32 little-endian."""
 
     tokens: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ChatPrompt:
     """A conversation for the model's chat template; text of control tokens inside it stays plain text.
 
@@ -42,7 +43,7 @@ class ChatPrompt:
 Prompt = TextPrompt | TokenPrompt | ChatPrompt
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class RequestOptions:
     """What a request asks of the engine, beside sampling.
 
@@ -62,7 +63,7 @@ class RequestOptions:
     label: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Tokenize:
     """A validated prompt wants to run: render, encode, hash, then `Admit`.
 
@@ -75,7 +76,7 @@ class Tokenize:
     options: RequestOptions
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Cancel:
     """The client has left. Goes by the tokenizer, so that it can never overtake its own `Admit`."""
 

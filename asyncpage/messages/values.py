@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, NewType
 
 import numpy as np
 from numpy.typing import NDArray
+
+from asyncpage.records import record
 
 Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]
@@ -33,7 +34,7 @@ def frontend_of(request: RequestId) -> int:
     return request >> FRONTEND_SHIFT
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Prefix:
     """What a request brings to the prefix index.
 
@@ -46,7 +47,7 @@ class Prefix:
     names: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Logprobs:
     """Log-probabilities before any sampling change, one entry a token position.
 
@@ -60,7 +61,7 @@ class Logprobs:
     top_logprobs: Float32
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class PromptLogprobs:
     """Log-probabilities of prompt tokens `start` .. `start + P` of one row (the token at 0 has none).
 

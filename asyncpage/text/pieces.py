@@ -10,9 +10,9 @@ Sources: the published patterns of GPT-2, SmolLM2, Llama 3 and Qwen2.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import regex
+
+from asyncpage.records import record
 
 GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
@@ -40,7 +40,7 @@ NAMES = {
 """Names that a GGUF file may give."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Splitting:
     """A pattern, and whether text that does not begin with a space gets one in front."""
 
