@@ -43,6 +43,7 @@ from asyncpage.messages import (
     Refused,
     RequestId,
     Rewind,
+    Step,
     StepDone,
     StepFailed,
     StepTokens,
@@ -55,7 +56,10 @@ from asyncpage.pipes.mailbox import Address
 
 
 class Scheduler(Actor):
-    """One step after another: `Reserve`, `Granted`, `Step`, `StepDone`, `StepTokens`."""
+    """One step after another: `Reserve`, `Granted`, `Step`, `StepDone`, `StepTokens`.
+
+    A grant may hold for further steps of the same rows; these need neither `Reserve` nor `Granted`.
+    """
 
     name = "scheduler"
 
@@ -109,11 +113,13 @@ class Scheduler(Actor):
                         raise
 
     def batch_end(self) -> None:
-        if not self._planner.is_settling and not self._is_idle:
-            reserve = self._planner.next(may_leave=self._is_ready)
-            if reserve is not None:
-                self._kv_manager.send(reserve)
-        if self._ends or self._planner.started:
+        planner = self._planner
+        while not planner.is_settling and not self._is_idle:
+            move = planner.next(may_leave=self._is_ready)
+            if move is None:
+                break
+            (self._executor if isinstance(move, Step) else self._kv_manager).send(move)
+        if self._ends or planner.started:
             self._flush((), EMPTY, EMPTY)
 
     def fail(self, message: object, error: Exception) -> bool:

@@ -21,7 +21,6 @@ from asyncpage.core.running import Running
 from asyncpage.core.sequence import Sequence
 from asyncpage.messages import (
     EMPTY,
-    EMPTY_PAIRS,
     Admission,
     Candidate,
     Granted,
@@ -63,13 +62,14 @@ class StepPlanner:
         self.sent_back: list[Sequence] = []
         self.counts = dict.fromkeys(COUNTERS, 0)
         self._settings = settings
+        self._wants_hits = policy.wants_hits
         self._number = 0
         self._is_owed = False  # the KV manager holds blocks back for a step that was in flight when it last settled
         self._is_saving = False  # blocks wait to be saved: steps without rows carry them when nothing runs
         self._free_blocks = 0  # at the last settlement; a step begins with no fewer
         self._released: list[Released] = []
         self._removed: list[int] = []
-        self._filled, self._filled_tokens = EMPTY_PAIRS, EMPTY_PAIRS
+        self._granted = 0  # further steps like the last one, for which the KV manager has given blocks
 
     def leave(self, sequence: Sequence, most_tokens: int) -> None:
         """A request is over, of which the first `most_tokens` count."""
@@ -79,18 +79,25 @@ class StepPlanner:
             self._released.append(Released(row, tail))
             self._removed.append(row)
 
-    def next(self, *, may_leave: bool) -> Reserve | None:
-        """What to ask for the next step; without `may_leave` only what there is to give back. None: nothing to do."""
-        running, settings, quarantine = self.running, self._settings, self.roster.quarantine
+    def next(self, *, may_leave: bool) -> Reserve | Step | None:
+        """What to ask for the next step, or that step where it is granted already. None: nothing to do.
+
+        Without `may_leave` only what there is to give back.
+        """
+        running, settings, roster = self.running, self._settings, self.roster
         # A suspect is alone only if nothing else is in flight, so the pipeline is one deep while any is tried.
-        depth = settings.depth if not quarantine.has_suspects else 1
+        depth = settings.depth if not roster.quarantine.has_suspects else 1
         if not may_leave or len(running.in_flight) >= depth:
             return self._reserve(running.no_wants, 0, ()) if self._released else None
-        for row in self.roster.make_way():
+        for row in roster.make_way():
             self._released.append(Released(row))
             self._removed.append(row)
+        candidates = roster.candidates(settings.budget_tokens)
+        if self._granted and not (candidates or self._released or self._is_saving):
+            self._granted -= 1
+            self._number += 1
+            return Step(self._number, self.epoch, *running.launch_again(self._number, self.epoch))
         wants, tokens = running.wants(settings.long_prefill_tokens)
-        candidates = self.roster.candidates(settings.budget_tokens)
         if tokens or candidates or self._released or self._is_saving or (self._is_owed and not running.in_flight):
             return self._reserve(wants, tokens, candidates)
         return None
@@ -98,10 +105,12 @@ class StepPlanner:
     def _reserve(self, wants: Int32, tokens: int, candidates: tuple[Candidate, ...]) -> Reserve:
         running, settings = self.running, self._settings
         self._is_owed = bool(running.in_flight)
+        self._granted = 0
         self._number += 1
         self.is_settling = True
         # As many blocks as the running rows could take at most, rounded up by a block for each.
         most = (tokens // settings.block_size + 2 * len(running)) * settings.groups
+        filled, filled_tokens = running.take_full()
         reserve = Reserve(
             number=self._number,
             returned=(running.in_flight[0].number if running.in_flight else self._number) - 1,
@@ -114,12 +123,16 @@ class StepPlanner:
             budget_tokens=settings.budget_tokens,
             free_rows=running.free_rows(len(candidates)),
             released=tuple(self._released),
-            filled=self._filled,
-            filled_tokens=self._filled_tokens,
+            filled=filled,
+            filled_tokens=filled_tokens,
+            equal_steps=1 if self._must_ask(candidates) else running.equal_steps(wants, tokens),
         )
         self._released.clear()
-        self._filled, self._filled_tokens = EMPTY_PAIRS, EMPTY_PAIRS
         return reserve
+
+    def _must_ask(self, candidates: tuple[Candidate, ...]) -> bool:
+        """Whether each step is to be settled: somebody might be let in, or news of hits change who would be next."""
+        return bool(candidates) or (self._wants_hits and self.roster.waiting > 0)
 
     def apply(self, granted: Granted) -> Step | None:
         """The answer to the last `Reserve`: move requests in and out of rows. Returns the step to send, if any."""
@@ -139,7 +152,8 @@ class StepPlanner:
         added = tuple(map(self._open, granted.admitted)) if granted.admitted else ()
         if not (len(granted.rows) or len(granted.saves)):
             return None
-        running.launch(granted.number, self.epoch, granted.rows, granted.counts)
+        self._granted = granted.steps - 1
+        running.launch(granted.number, self.epoch, granted.rows, granted.counts, is_first_of_many=bool(self._granted))
         step = Step(
             number=granted.number,
             epoch=self.epoch,
@@ -160,8 +174,6 @@ class StepPlanner:
         """A step is back; None when it belongs to a past epoch."""
         returned = self.running.settle(done)
         if returned is not None:
-            if len(returned.filled):
-                self._fill(returned.filled, returned.filled_tokens)
             quarantine = self.roster.quarantine
             quarantine.step_finished(self.running.progress(returned.record) if quarantine.has_suspects else {})
         return returned
@@ -177,9 +189,9 @@ class StepPlanner:
             self.roster.send_back(sequence)
             self.sent_back.append(sequence)
         self.roster.wake_all()
-        self.running.in_flight.clear()
+        self.running.rewind()
         self._released, self._removed = [], []
-        self._filled, self._filled_tokens = EMPTY_PAIRS, EMPTY_PAIRS
+        self._granted = 0
         self.epoch += 1
 
     def _preempt(self, rows: Items[int]) -> None:
@@ -200,9 +212,3 @@ class StepPlanner:
         else:
             self.counts["recomputed_tokens"] += max(0, sequence.computed - admission.computed)
         return sequence.as_new_row(admission)
-
-    def _fill(self, filled: Int32, tokens: Int32) -> None:
-        """Tell the KV manager with the next settlement; two steps may be back before it."""
-        if len(self._filled):
-            filled, tokens = np.concatenate((self._filled, filled)), np.concatenate((self._filled_tokens, tokens))
-        self._filled, self._filled_tokens = filled, tokens

@@ -8,12 +8,13 @@ INVARIANT: `requests`, `counts`, `tokens` and `logprobs` hold accepted tokens on
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asyncpage.core.sequence import Sequence
-from asyncpage.messages import Int32, Logprobs, PromptLogprobs, RequestId
+from asyncpage.messages import Int32, Logprobs, PromptLogprobs, RequestId, StepDone
 from asyncpage.records import record
 
 Int64 = NDArray[np.int64]
@@ -21,18 +22,58 @@ Int64 = NDArray[np.int64]
 
 @record(frozen=True, slots=True, eq=False)
 class StepRecord:
-    """A step in flight. `ends` [rows]: computed tokens of each row after it; `lives` [rows]: which life it serves.
+    """A step in flight. `column` [rows]: tokens each row computes in it; `lives` [rows]: which life it serves.
 
-    `membership`: how often rows had come and gone when it left. `is_decode`: each of its rows computes one token.
+    `base` [rows]: computed tokens of each row `steps` such steps before its end. `membership`: how often rows had come
+    and gone when it left.
     """
 
     number: int
     epoch: int
     rows: Int32
-    ends: Int32
+    base: Int32
+    column: Int32
+    steps: int
     lives: Int64
     membership: int
-    is_decode: bool
+
+    @property
+    def ends(self) -> Int32:
+        """Computed tokens of each row after it [rows]; right for the lives it serves."""
+        return self.base + self.steps * self.column
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """A run of equal steps: the same rows, each of which computes one token and samples the next.
+
+    `rows` [R], `column` [rows] (1 where a row runs), `requests` [R]. Its steps are only counted, `launched`, and their
+    tokens kept, `back`, until somebody asks for a column; `newest` is the last that is back. `named_rows`: the rows as
+    the executor's answers name them, once they were found to be `rows`.
+    """
+
+    rows: Int32
+    column: Int32
+    requests: tuple[RequestId, ...]
+    named_rows: Int32
+    launched: int = 0
+    back: list[Int32] = field(default_factory=list)
+    newest: StepRecord | None = None
+
+    def fits(self, record: StepRecord, done: StepDone) -> bool:
+        """Whether a step that is back is one of these and brings a token for each row, and nothing else."""
+        if (
+            record.column is not self.column
+            or len(done.tokens) != len(self.rows)
+            or done.failed
+            or done.prompt_logprobs
+        ):
+            return False
+        if done.rows is not self.named_rows:
+            if not np.array_equal(done.rows, self.rows):
+                return False
+            self.named_rows = done.rows
+        return True
 
 
 @record(frozen=True, slots=True)
@@ -47,8 +88,7 @@ class Over:
 class Returned:
     """`requests`, one a row; `counts` [R]; `tokens` [sum counts]; `logprobs` aligned with them.
 
-    `filled`, `filled_tokens`: as in `Reserve`. `silent`: sequences that asked for their prompt's logprobs alone and
-    have them.
+    `silent`: sequences that asked for their prompt's logprobs alone and have them.
     """
 
     record: StepRecord
@@ -56,12 +96,10 @@ class Returned:
     counts: Int32
     tokens: Int32
     logprobs: Logprobs | None
-    over: list[Over]
-    filled: Int32
-    filled_tokens: Int32
-    failed: list[tuple[Sequence, str]]
-    prompt_logprobs: list[tuple[RequestId, PromptLogprobs]]
-    silent: list[Sequence]
+    over: Items[Over] = ()
+    failed: Items[tuple[Sequence, str]] = ()
+    prompt_logprobs: Items[tuple[RequestId, PromptLogprobs]] = ()
+    silent: Items[Sequence] = ()
 
 
 def take_positions(logprobs: Logprobs | None, places: Int64) -> Logprobs | None:

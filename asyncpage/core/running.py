@@ -7,7 +7,8 @@ lets step N+1 be planned while N runs. Each step in flight has an immutable reco
 
 Columns run over all rows, the empty ones are 0 everywhere and so want nothing: at 256 rows an operation on a whole
 column takes half a microsecond, one through row numbers three. Requests are objects only when something happens to
-them: they come, end, or are preempted.
+them: they come, end, or are preempted. While nothing happens at all, steps that equal one another are counted in a
+lane, and written into the columns when somebody asks for one.
 
 INVARIANT: a result reaches a sequence only if the row still lives the life that the step was planned for.
 """
@@ -22,44 +23,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncpage.core.policy import Key, Policy, VictimPolicy
-from asyncpage.core.returned import Int64, Over, Returned, StepRecord, cut_at_ends, take_positions
+from asyncpage.core.returned import Int64, Lane, Over, Returned, StepRecord, cut_at_ends, take_positions
+from asyncpage.core.row_tokens import RowTokens
 from asyncpage.core.sequence import Sequence
 from asyncpage.errors import ProtocolError
-from asyncpage.messages import EMPTY_PAIRS, Admission, Int32, PromptLogprobs, RequestId, StepDone
-
-NEVER = np.iinfo(np.int32).max
+from asyncpage.messages import EMPTY, Admission, Int32, PromptLogprobs, RequestId, StepDone
 
 
 class Running:
     """Rows, their columns and the records of steps in flight.
 
-    `known`, `computed`, `limit` [rows] are tokens, steps in flight included; `accepted` [rows] those that were seen.
+    `computed` [rows] are tokens, steps in flight included.
     """
 
     def __init__(
         self, *, rows: int, block_size: int, max_tokens: int, vocab_size: int, policy: Policy, victims: VictimPolicy
     ) -> None:
         self.block_size = block_size
-        self.known: Int32 = np.zeros(rows, dtype=np.int32)
-        self.computed: Int32 = np.zeros(rows, dtype=np.int32)
-        self.accepted: Int32 = np.zeros(rows, dtype=np.int32)
-        self.limit: Int32 = np.zeros(rows, dtype=np.int32)
         self.in_flight: deque[StepRecord] = deque()
-        self._policy = policy
-        self._victims = victims
         self.no_wants: Int32 = np.zeros(rows, dtype=np.int32)
         self.no_wants.flags.writeable = False
-        # Zeroed pages cost nothing until a row is written, so every row is given its greatest width.
-        self._blocks: Int32 = np.zeros((rows, max_tokens // block_size + 1, block_size), dtype=np.int32)
-        self._tokens: Int32 = self._blocks.reshape(rows, -1)
-        self._slots: Int32 = self._blocks.reshape(-1)
-        self._row_slots: Int64 = np.arange(rows, dtype=np.int64) * self._tokens.shape[1]
-        self._next_slot: Int64 = self._row_slots.copy()  # where a row's next accepted token goes
-        self._block_rows: Int32 = self._blocks.reshape(-1, block_size)
+        self._policy = policy
+        self._victims = victims
+        self._lane: Lane | None = None
+        self._tokens = RowTokens(rows, max_tokens, block_size)
+        self._known: Int32 = np.zeros(rows, dtype=np.int32)
+        self._computed: Int32 = np.zeros(rows, dtype=np.int32)
+        self._accepted: Int32 = np.zeros(rows, dtype=np.int32)  # tokens that were seen
+        self._limit: Int32 = np.zeros(rows, dtype=np.int32)
         self._last: Int32 = np.zeros(rows, dtype=np.int32)  # most tokens to compute: nothing comes after the limit's
         self._settled: Int32 = np.zeros(rows, dtype=np.int32)  # computed by steps that are back
-        self._filled: Int32 = np.zeros(rows, dtype=np.int32)  # blocks reported as full in this life
-        self._next_full: Int32 = np.full(rows, NEVER, dtype=np.int32)  # computed tokens that fill one more
         self._priority: Int32 = np.zeros(rows, dtype=np.int32)
         self._admitted: Int64 = np.zeros(rows, dtype=np.int64)  # the how-manieth admission it was
         self._lives: Int64 = np.zeros(rows, dtype=np.int64)
@@ -74,13 +67,11 @@ class Running:
         self._order: Int32 | None = None
         self._membership = 0
         self._admissions = 0
-        self._wants: tuple[bytes, Int32, int] = (b"", self.known, 0)  # the last wants, and their sum
-        self._all_rows: Int32 = np.arange(rows, dtype=np.int32)
-        self._gapless: tuple[Int32 | None, bool] = (None, False)  # whether the last rows were the first in order
-        self._caught_up: NDArray[np.bool_] = np.zeros(rows, dtype=np.bool_)
-        # The last counts as a list and as a column, which of its entries are not 0, and whether those are all 1.
-        self._advance: tuple[Int32 | None, Int32, NDArray[np.bool_], bool] = (None, self.known, self._caught_up, False)
-        self._names: tuple[Int32 | None, int, tuple[RequestId, ...]] = (None, 0, ())
+        self._lives_now: Int64 | None = None  # a copy of the lives that records share
+        self._wants: tuple[bytes, Int32, int] = (b"", self.no_wants, 0)  # the last wants, and their sum
+        # The last counts as a list and as a column, and which of its entries are not 0.
+        self._advance: tuple[Int32 | None, Int32, NDArray[np.bool_]] = (None, self.no_wants, self.no_wants > 0)
+        self._names: tuple[Int32, int, tuple[RequestId, ...]] = (EMPTY, 0, ())
 
     def __len__(self) -> int:
         return len(self._occupants) - len(self._free)
@@ -113,14 +104,20 @@ class Running:
         """The rows that live, first to be preempted first."""
         return self._victims(self.order(), priority=self._priority, admitted=self._admitted, computed=self.computed)
 
+    @property
+    def computed(self) -> Int32:
+        self._write_down()
+        return self._computed
+
     def wants(self, most: int = 0) -> tuple[Int32, int]:
         """Tokens each row has to compute [rows]: known - computed, and their sum.
 
         The last token a row may have is never computed: nothing comes after it. `most` clips what one row may ask
         for, 0 does not. The same array as the last time while nothing differs.
         """
-        wants = np.minimum(self.known, self._last)
-        wants -= self.computed
+        self._write_down()
+        wants = np.minimum(self._known, self._last)
+        wants -= self._computed
         if most:
             wants = np.minimum(wants, np.int32(most))
         key = wants.tobytes()
@@ -129,20 +126,68 @@ class Running:
             self._wants = (key, wants, int(wants.sum()))
         return self._wants[1:]
 
-    def launch(self, number: int, epoch: int, rows: Int32, counts: Int32) -> None:
-        """A step leaves: advance what it will have computed, and what it will have sampled."""
+    def equal_steps(self, wants: Int32, tokens: int) -> int:
+        """How many steps, the next included, could be alike: a token each for those that want one now, none the last.
+
+        1 when the next is not of that kind.
+        """
+        if self._silent or not tokens:
+            return 1
+        rows = wants.nonzero()[0]
+        if len(rows) != tokens or int((self._known - self._computed).take(rows).max()) > 1:
+            return 1
+        return max(1, int((self._last - self._computed).take(rows).min()) - 1)
+
+    def launch(self, number: int, epoch: int, rows: Int32, counts: Int32, *, is_first_of_many: bool = False) -> None:
+        """A step leaves: advance what it will have computed, and what it will have sampled.
+
+        `is_first_of_many`: it is one of `equal_steps`, and others may follow by `launch_again`.
+        """
+        self._write_down()
         if counts is not self._advance[0]:
-            column = np.zeros_like(self.known)
+            column = np.zeros_like(self._known)
             column[rows] = counts
-            self._advance = (counts, column, column > 0, bool((counts == 1).all()))
-        _, column, runs, is_decode = self._advance
-        self.computed += column
-        caught_up = np.equal(self.computed, self.known, out=self._caught_up)
+            self._advance = (counts, column, column > 0)
+        _, column, runs = self._advance
+        self._computed = self._computed + column  # records keep the old one
+        caught_up = self._computed == self._known
         caught_up &= runs
-        self.known += caught_up
+        self._known += caught_up
+        self._lane = Lane(rows, column, self._requests(rows), rows) if is_first_of_many else None
+        self._record(number, epoch, rows, column, 0)
+
+    def launch_again(self, number: int, epoch: int) -> tuple[Int32, Int32]:
+        """A step like the one before leaves. Returns its rows and counts."""
+        lane, counts = self._lane, self._advance[0]
+        assert lane is not None
+        assert counts is not None
+        lane.launched += 1
+        self._record(number, epoch, lane.rows, lane.column, lane.launched)
+        return lane.rows, counts
+
+    def _record(self, number: int, epoch: int, rows: Int32, column: Int32, steps: int) -> None:
+        if self._lives_now is None:
+            self._lives_now = self._lives.copy()
         self.in_flight.append(
-            StepRecord(number, epoch, rows, self.computed.copy(), self._lives.copy(), self._membership, is_decode)
+            StepRecord(number, epoch, rows, self._computed, column, steps, self._lives_now, self._membership)
         )
+
+    def _write_down(self) -> None:
+        """Bring the columns up to what the lane has counted."""
+        lane = self._lane
+        if lane is None:
+            return
+        if lane.launched:
+            more = lane.launched * lane.column
+            lane.launched = 0
+            self._computed = self._computed + more
+            self._known += more
+        if lane.newest is not None:
+            self._tokens.append_steps(lane.rows, lane.back)
+            self._accepted += len(lane.back) * lane.column
+            self._settled = lane.newest.ends
+            lane.back.clear()
+            lane.newest = None
 
     # --- rows come and go ---------------------------------------------------------------------------------------------
 
@@ -156,15 +201,12 @@ class Running:
         self._keys[row] = key = self._policy.key(sequence)
         insort(self._by_key, (key, row))
         self._admissions += 1
-        self._tokens[row, :known] = sequence.tokens
+        self._tokens.open(row, sequence.tokens, computed=admission.computed, is_named=sequence.options.use_cache)
         self._began[row] = known
-        self.known[row] = self.accepted[row] = known
-        self._next_slot[row] = self._row_slots[row] + known
-        self.computed[row] = self._settled[row] = admission.computed
-        self.limit[row] = sequence.limit
+        self._known[row] = self._accepted[row] = known
+        self._computed[row] = self._settled[row] = admission.computed
+        self._limit[row] = sequence.limit
         self._last[row] = sequence.limit - 1
-        self._filled[row] = admission.computed // self.block_size
-        self._next_full[row] = (self._filled[row] + 1) * self.block_size if sequence.options.use_cache else NEVER
         self._priority[row] = sequence.options.priority
         self._admitted[row] = self._admissions
         for token in sequence.end_token_ids:
@@ -179,14 +221,15 @@ class Running:
     def close(self, sequence: Sequence) -> int:
         """The sequence leaves its row, finished or preempted; results on their way to it will be dropped."""
         row = sequence.row
-        sequence.tokens.frombytes(self._tokens[row, self._began[row] : self.accepted[row]].tobytes())
-        sequence.computed = int(self._settled[row])
-        self._occupants[row] = None
         self._changed(row)
+        sequence.computed = int(self._settled[row])
+        sequence.tokens.frombytes(self._tokens.read(row, self._began[row], int(self._accepted[row])))
+        self._tokens.find_full_in(row, sequence.computed)
+        self._tokens.close(row)
+        self._occupants[row] = None
         del self._by_key[bisect_left(self._by_key, (self._keys[row], row))]
-        for column in (self.known, self.accepted, self.computed, self._settled, self.limit, self._last, self._filled):
+        for column in (self._known, self._accepted, self._computed, self._settled, self._limit, self._last):
             column[row] = 0
-        self._next_full[row] = NEVER
         for token in sequence.end_token_ids:
             self._enders[token] -= 1
             if not self._enders[token]:
@@ -200,16 +243,30 @@ class Running:
 
     def tail(self, sequence: Sequence, most_tokens: int) -> bytes:
         """What a running sequence has computed and got behind its last full block, within its first `most_tokens`."""
+        self._write_down()
         row = sequence.row
-        end = min(int(self._settled[row]), int(self.accepted[row]), most_tokens)
-        if self._next_full[row] == NEVER:
-            return b""
-        return self._tokens[row, int(self._filled[row]) * self.block_size : end].tobytes()
+        settled = int(self._settled[row])
+        self._tokens.find_full_in(row, settled)
+        return self._tokens.behind_full(row, min(settled, int(self._accepted[row]), most_tokens))
+
+    def take_full(self) -> tuple[Int32, Int32]:
+        """Blocks that are full of computed, accepted tokens since the last time, as `Reserve` has them."""
+        self._write_down()
+        self._tokens.find_full(self._settled)
+        return self._tokens.take_full()
+
+    def rewind(self) -> None:
+        """No step is in flight any more, and nobody will be told which blocks were full."""
+        self.in_flight.clear()
+        self._tokens.drop_full()
 
     def _changed(self, row: int) -> None:
+        self._write_down()
+        self._lane = None
         self._order = None
         self._membership += 1
         self._lives[row] += 1
+        self._lives_now = None
 
     # --- a step is back -----------------------------------------------------------------------------------------------
 
@@ -225,6 +282,14 @@ class Running:
         if done.number != record.number:
             raise ProtocolError(f"the executor answered step {done.number}, step {record.number} was awaited")
         rows, counts, tokens, logprobs = done.rows, done.counts, done.tokens, done.logprobs
+        lane = self._lane
+        if lane is not None:
+            is_alike = record.membership == self._membership and lane.fits(record, done)
+            if is_alike and not (self._enders and b"\1" in self._may_end.take(tokens).tobytes()):
+                lane.back.append(tokens)
+                lane.newest = record
+                return Returned(record, lane.requests, counts, tokens, logprobs)
+            self._write_down()
         if record.membership != self._membership:
             lives = self._lives == record.lives
             self._settled[lives] = record.ends[lives]
@@ -234,18 +299,20 @@ class Running:
                 tokens, logprobs = tokens[places], take_positions(logprobs, places)
                 rows, counts = rows[kept], counts[kept]
         else:
-            self._settled = record.ends  # nobody else holds it any more
+            self._settled = record.ends
         over: list[Over] = []
         if len(tokens) == len(rows):
-            accepted, limit = self._accept_one_each(rows, tokens)
+            self._tokens.append_one_each(rows, tokens)
+            accepted = self._accepted.take(rows)
+            accepted += 1
+            self._accepted[rows] = accepted
             ends = self._may_end.take(tokens)
-            ends |= accepted >= limit
+            ends |= accepted >= self._limit.take(rows)
             if b"\1" in ends.tobytes():  # five times as fast as `any`
                 over = self._ended(rows[ends].tolist(), tokens[ends].tolist())
         else:
             counts, places, over = self._accept_drafts(rows, counts, tokens)
             tokens, logprobs = tokens[places], take_positions(logprobs, places)
-        filled, filled_tokens = self._newly_filled(record.is_decode)
         return Returned(
             record=record,
             requests=self._requests(rows),
@@ -253,8 +320,6 @@ class Running:
             tokens=tokens,
             logprobs=logprobs,
             over=over,
-            filled=filled,
-            filled_tokens=filled_tokens,
             failed=[(self.occupant(row), reason) for row, reason in done.failed if self._is_served(record, row)],
             prompt_logprobs=self._prompt_logprobs(record, done.prompt_logprobs),
             silent=[self.occupant(row) for row in self._silent if self._settled[row] >= self._last[row]],
@@ -294,29 +359,9 @@ class Running:
             sequence = self.occupant(row)
             if token in sequence.end_token_ids:
                 over.append(Over(sequence, token))
-            elif self.accepted[row] >= self.limit[row]:
+            elif self._accepted[row] >= self._limit[row]:
                 over.append(Over(sequence, None))
         return over
-
-    def _accept_one_each(self, rows: Int32, tokens: Int32) -> tuple[Int32, Int32]:
-        """Each of `rows` gets one of `tokens`. Returns how many each has accepted then, and may have at most."""
-        count = len(rows)
-        if rows is not self._gapless[0]:
-            self._gapless = (rows, bool((rows == self._all_rows[:count]).all()))
-        if self._gapless[1]:  # the first rows in order need no index
-            self._slots[self._next_slot[:count]] = tokens
-            self._next_slot[:count] += 1
-            self.accepted[:count] += 1
-            return self.accepted[:count], self.limit[:count]
-        # `take` is 1.5 times as fast as indexing, one index 2.5 times as fast as two.
-        slots = self._next_slot.take(rows)
-        self._slots[slots] = tokens
-        slots += 1
-        self._next_slot[rows] = slots
-        accepted = self.accepted.take(rows)
-        accepted += 1
-        self.accepted[rows] = accepted
-        return accepted, self.limit.take(rows)
 
     def _accept_drafts(self, rows: Int32, counts: Int32, tokens: Int32) -> tuple[Int32, Int64, list[Over]]:
         """Rows that got several tokens: counts cut behind an end token or the limit, and the places of what is kept."""
@@ -325,45 +370,18 @@ class Running:
         over: list[Over] = []
         at = 0
         for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
-            sequence, known = self.occupant(row), int(self.accepted[row])
-            most = min(count, int(self.limit[row]) - known)
+            sequence, known = self.occupant(row), int(self._accepted[row])
+            most = min(count, int(self._limit[row]) - known)
             own, stop_token = cut_at_ends(tokens[at : at + most].tolist(), sequence.end_token_ids)
-            self._tokens[row, known : known + len(own)] = own
-            self.accepted[row] = known + len(own)
-            self._next_slot[row] += len(own)
-            self.known[row] += len(own) - 1
-            if stop_token is not None or known + len(own) >= self.limit[row]:
+            self._tokens.append(row, own)
+            self._accepted[row] = known + len(own)
+            self._known[row] += len(own) - 1
+            if stop_token is not None or known + len(own) >= self._limit[row]:
                 over.append(Over(sequence, stop_token))
             kept.append(len(own))
             places += range(at, at + len(own))
             at += count
         return np.array(kept, dtype=np.int32), np.array(places, dtype=np.int64), over
-
-    def _newly_filled(self, is_decode: bool) -> tuple[Int32, Int32]:
-        """Blocks that are full of computed, accepted tokens since the last time: row and index, and their tokens.
-
-        `is_decode`: no row can have filled more than one.
-        """
-        rows = (self._settled >= self._next_full).nonzero()[0]
-        if not len(rows):
-            return EMPTY_PAIRS, EMPTY_PAIRS
-        first = self._filled.take(rows)
-        if is_decode:
-            full = first + 1
-            filled = np.empty((len(rows), 2), dtype=np.int32)
-            filled[:, 0], filled[:, 1] = rows, first
-        else:
-            full = self._settled.take(rows) // self.block_size
-            blocks = full - first
-            before = np.cumsum(blocks) - blocks
-            filled = np.empty((int(blocks.sum()), 2), dtype=np.int32)
-            filled[:, 0] = np.repeat(rows, blocks)
-            filled[:, 1] = np.repeat(first - before, blocks) + np.arange(len(filled))
-        self._filled[rows] = full
-        self._next_full[rows] = (full + 1) * self.block_size
-        places = filled[:, 0] * np.int64(self._blocks.shape[1])
-        places += filled[:, 1]
-        return filled, self._block_rows.take(places, axis=0)
 
     def _prompt_logprobs(
         self, record: StepRecord, found: tuple[PromptLogprobs, ...]
@@ -379,7 +397,7 @@ class Running:
     def _requests(self, rows: Int32) -> tuple[RequestId, ...]:
         """Who lives in these rows; the same tuple while rows and lives are the same."""
         same_rows, membership, requests = self._names
-        if same_rows is not rows or membership != self._membership:
+        if membership != self._membership or not (same_rows is rows or np.array_equal(same_rows, rows)):
             requests = tuple([self.occupant(row).request for row in rows.tolist()])
-            self._names = (rows, self._membership, requests)
+        self._names = (rows, self._membership, requests)
         return requests

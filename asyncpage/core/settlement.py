@@ -29,6 +29,8 @@ from asyncpage.messages import (
     Reserve,
 )
 
+_PLENTY = 4  # free blocks for each that a running row may get ahead of its need
+
 
 def settle(memory: Memory, reserve: Reserve) -> tuple[Granted, bool]:
     """Apply what has ended and filled, then both passes. Updates `memory`; a pure function of its arguments.
@@ -76,6 +78,7 @@ def settle(memory: Memory, reserve: Reserve) -> tuple[Granted, bool]:
         free_blocks=tables.pool.free,
         parked=tuple(waiting.parked),
         woken=sharing.woken(),
+        steps=running.steps,
     )
     if tier is not None:
         granted = _with_moves(granted, tier, waiting.loads)
@@ -97,15 +100,20 @@ def _with_moves(granted: Granted, tier: Tier, loads: list[tuple[int, int]]) -> G
 
 
 class _Running:
-    """The running pass over columns; only a shortage goes row by row. `counts` [rows]: tokens granted."""
+    """The running pass over columns; only a shortage goes row by row. `counts` [rows]: tokens granted.
+
+    `steps`: how many steps like this one have their blocks.
+    """
 
     def __init__(self, memory: Memory, reserve: Reserve) -> None:
         self.tables = memory.tables
         self.reserve = reserve
         self.victims: list[int] = []
+        self._sharing = memory.sharing
         self._blocks: list[Int32] = []
         wants = reserve.wants
         self.tokens = reserve.tokens
+        self.steps = 1
         if self.tokens <= reserve.budget_tokens:
             self.counts: Int32 = wants
             self._is_decode = self.tokens == len(memory.batch.of(wants)[0])
@@ -124,11 +132,14 @@ class _Running:
             return True
         if tables.has_window:
             self._drop_behind_windows()
-        ends = reserve.computed + self.counts
+        groups, free = len(tables.groups), tables.pool.free
+        if self._may_look_ahead():
+            # A block for each row that fills its last one meanwhile: in these steps nobody needs to ask.
+            self.steps = min(reserve.equal_steps, tables.block_size)
+        ends = reserve.computed + self.steps * self.counts
         rows = (ends > tables.room).nonzero()[0].astype(np.int32)
         if not len(rows):
             return True
-        groups, free = len(tables.groups), tables.pool.free
         if self._is_decode:
             if len(rows) * groups > free:
                 return False
@@ -139,6 +150,15 @@ class _Running:
             return False
         self._blocks.append(tables.extend(rows, entries))
         return True
+
+    def _may_look_ahead(self) -> bool:
+        """Whether blocks may be given before they are needed: to rows that only decode, while there are plenty."""
+        reserve, tables = self.reserve, self.tables
+        if reserve.equal_steps < 2 or not self._is_decode or len(self._sharing):
+            return False
+        if tables.tier is not None and tables.tier.can_save:
+            return False
+        return len(reserve.order) * len(tables.groups) * _PLENTY <= tables.pool.free
 
     def settle_row_by_row(self) -> None:
         """Blocks are short: serve in order, preempt from the victims' end, wait for what steps in flight hold."""

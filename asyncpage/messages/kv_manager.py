@@ -45,6 +45,7 @@ class Reserve:
     the rows of `order`, first to be preempted first, empty where blocks cannot run out. `returned`: every step up to
     this number is back. `filled` [F, 2]: row and index of blocks that hold computed, accepted tokens only from now on,
     a row's in order; `filled_tokens` [F, block_size]. `free_rows`: rows for the admitted, in the order to use them.
+    `equal_steps`: how many steps, this one included, could be alike, a token for each row that wants one.
     """
 
     number: int
@@ -60,6 +61,7 @@ class Reserve:
     released: tuple[Released, ...] = ()
     filled: Int32 = field(default_factory=lambda: EMPTY_PAIRS)
     filled_tokens: Int32 = field(default_factory=lambda: EMPTY_PAIRS)
+    equal_steps: int = 1
 
 
 @record(frozen=True, slots=True)

@@ -53,6 +53,7 @@ class Granted:
     rows that were already running. `copies`, `saves`, `loads`: as `Step` has them. `victims`: rows preempted, whose
     blocks are gone. `parked`: candidates that wait for blocks which somebody is computing or fetching at this moment;
     `woken`: those that need wait no longer. `hits`: watched requests and how many of their blocks are cached now.
+    `steps`: for how many steps like this one it holds, as long as nobody comes or goes.
     """
 
     number: int
@@ -68,6 +69,7 @@ class Granted:
     hits: tuple[tuple[RequestId, int], ...] = ()
     saves: Int32 = field(default_factory=lambda: EMPTY_PAIRS)
     loads: Int32 = field(default_factory=lambda: EMPTY_PAIRS)
+    steps: int = 1
 
 
 @record(frozen=True, slots=True, eq=False)

@@ -26,6 +26,7 @@ from asyncpage.messages import (
     LayerGroup,
     RequestId,
     RequestOptions,
+    Reserve,
     ResetCache,
     Step,
     StepFailed,
@@ -56,6 +57,48 @@ def check_idle(house: ToyHouse) -> None:
     assert house.kv_manager.ledger().referenced == 0
     stats = house.scheduler.stats()
     assert (stats["running"], stats["waiting"], stats["in_flight"]) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_rows_that_only_decode_ask_for_memory_once_a_block_and_still_say_what_they_should(depth: int) -> None:
+    house = ToyHouse(toy_handshake(blocks=200), depth=depth)
+    prompts = {request: [request + 10, *range(20, 24 + request)] for request in range(1, 5)}
+    for request, prompt in prompts.items():
+        house.admit(request, prompt, tokens(40))
+    asked = 0
+
+    def count_and_go_on() -> bool:
+        nonlocal asked
+        asked += sum(isinstance(message, Reserve) for message in house.boxes["kv_manager"].messages)
+        return False
+
+    house.run(until=count_and_go_on)
+    for request, prompt in prompts.items():
+        assert house.outcomes.tokens[RequestId(request)] == expected(prompt, 40)
+    assert asked < len(house.steps) / 2
+    check_idle(house)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("after", range(2, 9))
+def test_whoever_comes_goes_or_dies_in_the_middle_of_granted_steps_disturbs_nobody(depth: int, after: int) -> None:
+    for event in ("comes", "goes", "dies"):
+        house = ToyHouse(toy_handshake(blocks=200), depth=depth)
+        prompts = {1: [11, 20, 21, 22, 23], 2: [12, 20, 21, 22, 23, 24], 3: [13, 20]}
+        house.admit(1, prompts[1], tokens(30))
+        house.admit(2, prompts[2], tokens(30))
+        house.run(until=lambda house=house: len(house.steps) == after)  # type: ignore[misc]
+        if event == "comes":
+            house.admit(3, prompts[3], tokens(30))
+        elif event == "goes":
+            house.cancel(2)
+        else:
+            house.lose_executor()
+        house.run()
+        whole = {"comes": (1, 2, 3), "goes": (1,), "dies": (1, 2)}[event]
+        for request in whole:
+            assert house.outcomes.tokens[RequestId(request)] == expected(prompts[request], 30)
+        check_idle(house)
 
 
 def test_one_request_gets_its_tokens_and_one_end() -> None:

@@ -291,8 +291,8 @@ def test_blocks_that_two_steps_filled_are_told_together_with_the_next_settlement
     done(planner, first, {0: 50, 1: 51})
     done(planner, second, {0: 52, 1: 53})
     asked = reserve(planner)
-    assert asked.filled.tolist() == [[0, 0], [1, 0], [0, 1], [1, 1]]
-    assert asked.filled_tokens.tolist() == [[0, 1, 2, 3], [0, 1, 2, 3], [4, 5, 6, 50], [4, 5, 6, 51]]
+    assert asked.filled.tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    assert asked.filled_tokens.tolist() == [[0, 1, 2, 3], [4, 5, 6, 50], [0, 1, 2, 3], [4, 5, 6, 51]]
     grant(planner, asked, {0: 1, 1: 1})
     assert len(reserve(planner).filled) == 0
 

@@ -82,8 +82,9 @@ def tokens_of(running: Running, sequence: Sequence) -> list[int]:
     return sequence.tokens.tolist()
 
 
-def filled(returned: Returned) -> list[tuple[int, int, list[int]]]:
-    pairs = zip(returned.filled.tolist(), returned.filled_tokens.tolist(), strict=True)
+def filled(running: Running) -> list[tuple[int, int, list[int]]]:
+    blocks, contents = running.take_full()
+    pairs = zip(blocks.tolist(), contents.tolist(), strict=True)
     return [(row, index, tokens) for (row, index), tokens in pairs]
 
 
@@ -222,8 +223,7 @@ def test_drafts_are_cut_behind_an_end_token_and_at_the_limit_and_their_logprobs_
     assert returned.logprobs is not None
     assert returned.logprobs.ranks.tolist() == returned.tokens.tolist()
     assert [(over.sequence, over.stop_token) for over in returned.over] == [(ended, END), (limited, None)]
-    assert running.known[2] == running.accepted[2] == 8
-    assert running.wants()[0].tolist()[2] == 2
+    assert running.wants()[0].tolist()[2] == 8 - 6
     assert tokens_of(running, on)[6:] == [70, 71]
 
 
@@ -248,7 +248,7 @@ def test_a_result_of_a_past_epoch_is_dropped_and_one_out_of_turn_is_an_error() -
     sequence = start(running, make(1), 0)
     launch(running, 4, {0: 6}, epoch=2)
     assert running.settle(done(3, {0: 9}, epoch=1)) is None
-    assert int(running.accepted[sequence.row]) == sequence.prompt_tokens
+    assert tokens_of(running, sequence) == list(range(sequence.prompt_tokens))
     with pytest.raises(ProtocolError, match="answered step 5, step 4 was awaited"):
         running.settle(done(5, {0: 9}, epoch=2))
 
@@ -307,11 +307,13 @@ def test_blocks_are_reported_once_when_they_are_full_of_accepted_tokens() -> Non
     running = batch()
     sequence = start(running, make(1, prompt=6), 0, computed=4)
     launch(running, 1, {0: 2})
-    assert filled(settle(running, done(1, {0: 50}))) == []  # six of eight tokens
+    settle(running, done(1, {0: 50}))
+    assert filled(running) == []  # six of eight tokens
     reports = []
     for number, token in ((2, 51), (3, 52), (4, 53)):
         launch(running, number, {0: 1})
-        reports.append(filled(settle(running, done(number, {0: token}))))
+        settle(running, done(number, {0: token}))
+        reports.append(filled(running))
     assert reports == [[], [(0, 1, [4, 5, 50, 51])], []]
     assert tokens_of(running, sequence) == [0, 1, 2, 3, 4, 5, 50, 51, 52, 53]
 
@@ -322,7 +324,8 @@ def test_several_blocks_of_several_rows_are_reported_row_by_row_in_order() -> No
     start(running, make(2, prompt=9), 0, computed=4)
     start(running, make(3, prompt=9, use_cache=False), 1)
     launch(running, 1, {0: 5, 1: 9, 3: 13})
-    report = filled(settle(running, done(1, {0: 50, 1: 51, 3: 52})))
+    settle(running, done(1, {0: 50, 1: 51, 3: 52}))
+    report = filled(running)
     prompt = list(range(13))
     assert report == [(0, 1, prompt[4:8]), (3, 0, prompt[:4]), (3, 1, prompt[4:8]), (3, 2, prompt[8:12])]
 
@@ -332,8 +335,10 @@ def test_with_two_steps_in_flight_only_what_is_back_is_reported_as_full() -> Non
     start(running, make(1, prompt=8), 0)
     launch(running, 1, {0: 4})
     launch(running, 2, {0: 4})
-    assert filled(settle(running, done(1, {}))) == [(0, 0, [0, 1, 2, 3])]
-    assert filled(settle(running, done(2, {0: 50}))) == [(0, 1, [4, 5, 6, 7])]
+    settle(running, done(1, {}))
+    assert filled(running) == [(0, 0, [0, 1, 2, 3])]
+    settle(running, done(2, {0: 50}))
+    assert filled(running) == [(0, 1, [4, 5, 6, 7])]
 
 
 def test_a_block_that_fills_when_its_row_has_gone_is_not_reported_for_who_lives_there_now() -> None:
@@ -342,7 +347,18 @@ def test_a_block_that_fills_when_its_row_has_gone_is_not_reported_for_who_lives_
     launch(running, 1, {0: 8})
     running.close(gone)
     start(running, make(2, prompt=8), 0)
-    assert filled(settle(running, done(1, {0: 50}))) == []
+    settle(running, done(1, {0: 50}))
+    assert filled(running) == []
+
+
+def test_a_block_that_a_row_filled_before_it_ended_is_reported_with_its_tokens() -> None:
+    running = batch()
+    ended = start(running, make(1, prompt=8), 0)
+    launch(running, 1, {0: 8})
+    settle(running, done(1, {0: 50}))
+    assert running.tail(ended, 60) == b""
+    running.close(ended)
+    assert filled(running) == [(0, 0, [0, 1, 2, 3]), (0, 1, [4, 5, 6, 7])]
 
 
 def test_the_tail_is_what_is_computed_behind_the_last_full_block_and_counts() -> None:
@@ -375,64 +391,152 @@ def test_the_tail_is_what_is_computed_behind_the_last_full_block_and_counts() ->
 
 MOVES = st.lists(
     st.one_of(
-        st.tuples(st.just("open"), st.integers(0, ROWS - 1), st.integers(1, 14), st.integers(0, 13), st.integers(1, 9)),
+        st.tuples(
+            st.just("open"), st.integers(0, ROWS - 1), st.integers(1, 14), st.integers(0, 13), st.integers(1, 40)
+        ),
         st.tuples(st.just("close"), st.integers(0, ROWS - 1)),
         st.tuples(st.just("launch"), st.integers(1, 6)),
-        st.tuples(st.just("settle")),
+        st.tuples(st.just("launch"), st.just(60)),
+        st.tuples(st.just("settle"), st.booleans()),
+        st.tuples(st.just("settle"), st.just(False)),
+        st.tuples(st.just("report")),
     ),
-    max_size=60,
+    max_size=120,
 )
 
 
-@settings(max_examples=150, deadline=None)
+class History:
+    """A running batch beside what is known of it: whose tokens, and which of their blocks were reported.
+
+    What a step samples is numbered, so that every token says from which step and row it is.
+    """
+
+    def __init__(self) -> None:
+        self.running = batch()
+        self.living: dict[int, Sequence] = {}  # by row
+        self.tokens: dict[RequestId, list[int]] = {}
+        self.owners: dict[int, RequestId] = {}  # by row, also after its life
+        self.first: dict[RequestId, int] = {}  # the first block to report
+        self.reported: dict[RequestId, list[list[int]]] = {}
+        self.computed: dict[RequestId, int] = {}  # by steps that are back
+        self.flying: list[tuple[int, dict[int, tuple[RequestId, int]], dict[int, tuple[RequestId, int]]]] = []
+        self.number = 0
+        self.alike = 0  # further steps like the last one that may leave
+
+    def open(self, row: int, sequence: Sequence, prompt: int, computed: int) -> None:
+        self.report()  # a row is never opened again before the KV manager has been told
+        start(self.running, sequence, row, computed)
+        request = self.owners[row] = sequence.request
+        self.living[row], self.tokens[request] = sequence, list(range(prompt))
+        self.first[request], self.reported[request] = computed // 4, []
+        self.computed[request] = computed
+        self.alike = 0
+
+    def close(self, row: int) -> None:
+        sequence = self.living.pop(row)
+        assert self.running.close(sequence) == row
+        assert sequence.tokens.tolist() == self.tokens[sequence.request]
+        assert sequence.computed == self.computed[sequence.request]
+        self.alike = 0
+
+    def launch(self, most: int) -> None:
+        self.number += 1
+        known = {row: len(self.tokens[one.request]) for row, one in self.living.items()}
+        begun = {row: self.computed[one.request] for row, one in self.living.items()}
+        for _, sampled, ends in self.flying:
+            for row, (request, end) in ends.items():
+                if row in self.living and self.living[row].request == request:
+                    known[row], begun[row] = known[row] + (row in sampled), end
+        wants = {row: min(known[row], one.limit - 1) - begun[row] for row, one in self.living.items()}
+        if self.alike:
+            self.alike -= 1
+            rows, counts = self.running.launch_again(self.number, 1)
+        else:
+            column, total = self.running.wants(most)
+            rows = np.flatnonzero(column).astype(np.int32)
+            counts = column[rows]
+            self.alike = self.running.equal_steps(column, total) - 1
+            self.running.launch(self.number, 1, rows, counts, is_first_of_many=self.alike > 0)
+        asked = dict(zip(rows.tolist(), counts.tolist(), strict=True))
+        assert asked == {row: min(want, most) for row, want in sorted(wants.items()) if want}
+        ends = {row: (self.living[row].request, begun[row] + count) for row, count in asked.items()}
+        sampled = {
+            row: (request, 10 + self.number * ROWS % 80 + row)
+            for row, (request, end) in ends.items()
+            if end == known[row]
+        }
+        self.flying.append((self.number, sampled, ends))
+
+    def settle(self, *, ends_one: bool) -> None:
+        number, sampled, ends = self.flying.pop(0)
+        if ends_one and sampled:
+            row = max(sampled)
+            sampled[row] = (sampled[row][0], END)
+        returned = settle(self.running, done(number, {row: token for row, (_, token) in sampled.items()}))
+        here = {row: one.request for row, one in self.living.items()}
+        alive = {row: one for row, one in sampled.items() if here.get(row) == one[0]}
+        assert told(returned) == {request: [token] for request, token in alive.values()}
+        for row, (request, end) in ends.items():
+            if here.get(row) == request:
+                self.computed[request] = end
+        over = set()
+        for row, (request, token) in alive.items():
+            self.tokens[request].append(token)
+            if token == END or len(self.tokens[request]) == self.living[row].limit:
+                over.add((row, END if token == END else None))
+        assert {(one.sequence.row, one.stop_token) for one in returned.over} == over
+        for row, _ in over:
+            self.close(row)
+
+    def report(self) -> None:
+        for row, index, tokens in filled(self.running):
+            request = self.owners[row]
+            assert index == self.first[request] + len(self.reported[request])
+            self.reported[request].append(tokens)
+        for request, blocks in self.reported.items():
+            assert self.first[request] + len(blocks) == max(self.first[request], self.computed[request] // 4)
+            flat = [token for block in blocks for token in block]
+            assert flat == self.tokens[request][4 * self.first[request] :][: len(flat)]
+
+
+@settings(max_examples=300, deadline=None)
 @given(moves=MOVES)
 def test_any_history_brings_each_sequence_its_own_tokens_and_each_full_block_once(
     moves: list[tuple[object, ...]],
 ) -> None:
-    # What a step samples is numbered, so that every token says from which step and row it is.
-    running = batch()
-    living: dict[int, tuple[Sequence, list[int], int]] = {}  # by row: sequence, tokens, first block to report
-    reported: dict[RequestId, list[tuple[int, list[int]]]] = {}
-    steps: list[tuple[int, dict[int, tuple[RequestId, int]]]] = []  # number, the sampling rows' requests and tokens
-    number = 0
+    history = History()
     for request, move in enumerate(moves):
         match move:
-            case ("open", int(row), int(prompt), int(computed), int(most)) if row not in living:
-                sequence = make(request, prompt=prompt, most=most)
-                computed = min(computed, prompt - 1)
-                start(running, sequence, row, computed)
-                living[row] = (sequence, list(range(prompt)), computed // 4)
-                reported[sequence.request] = []
-            case ("close", int(row)) if row in living:
-                sequence, tokens, _ = living.pop(row)
-                assert running.close(sequence) == row
-                assert sequence.tokens.tolist() == tokens
-            case ("launch", int(most)) if len(steps) < 2:
-                wants, _ = running.wants(most)
-                rows = np.flatnonzero(wants).astype(np.int32)
-                number += 1
-                catching_up = {row for row in rows.tolist() if running.computed[row] + wants[row] == running.known[row]}
-                running.launch(number, 1, rows, wants[rows])
-                sampled = {row: (living[row][0].request, 10 + number * ROWS % 80 + row) for row in sorted(catching_up)}
-                steps.append((number, sampled))
-            case ("settle",) if steps:
-                which, sampled = steps.pop(0)
-                returned = settle(running, done(which, {row: token for row, (_, token) in sampled.items()}))
-                alive = {row: one for row, one in sampled.items() if row in living and living[row][0].request == one[0]}
-                assert told(returned) == {request: [token] for request, token in alive.values()}
-                for row, (_, token) in alive.items():
-                    living[row][1].append(token)
-                for row, index, tokens in filled(returned):
-                    reported[living[row][0].request].append((index, tokens))
-                for over in returned.over:
-                    assert len(living[over.sequence.row][1]) == over.sequence.limit
-                    del living[over.sequence.row]
-                    running.close(over.sequence)
-        for row, (sequence, tokens, first) in living.items():
-            indices = [index for index, _ in reported[sequence.request]]
-            assert indices == list(range(first, first + len(indices)))
-            assert all(block == tokens[4 * i : 4 * i + 4] for i, block in reported[sequence.request])
-            assert int(running.accepted[row]) == len(tokens)
-            if not steps:  # everything computed is back: all full blocks but none else
-                assert first + len(indices) == max(first, int(running.computed[row]) // 4)
-    assert len(running) == len(living)
+            case ("open", int(row), int(prompt), int(computed), int(most)) if row not in history.living:
+                history.open(row, make(request, prompt=prompt, most=most), prompt, min(computed, prompt - 1))
+            case ("close", int(row)) if row in history.living:
+                history.close(row)
+            case ("launch", int(most)) if len(history.flying) < 2:
+                history.launch(most)
+            case ("settle", bool(ends_one)) if history.flying:
+                history.settle(ends_one=ends_one)
+            case ("report",):
+                history.report()
+    history.report()
+    for row in list(history.living):
+        history.close(row)
+    assert len(history.running) == 0
+
+
+def test_equal_steps_end_before_the_first_limit_and_are_none_while_anybody_computes_a_prompt() -> None:
+    running = batch()
+    start(running, make(1, prompt=6, most=9), 0)
+    start(running, make(2, prompt=6, most=20), 1)
+    assert running.equal_steps(*running.wants()) == 1  # prompts
+    launch(running, 1, {0: 6, 1: 6})
+    settle(running, done(1, {0: 50, 1: 51}))
+    # The first may have 15 tokens, so it computes 14, of which 6 are done; the last of those 8 steps ends it.
+    assert running.equal_steps(*running.wants()) == 7
+    start(running, make(3, prompt=6), 2)
+    assert running.equal_steps(*running.wants()) == 1
+
+
+def test_one_token_of_a_prompt_is_not_a_step_that_others_could_follow() -> None:
+    running = batch()
+    start(running, make(1, prompt=6), 0)
+    assert running.equal_steps(*running.wants(1)) == 1
