@@ -190,8 +190,11 @@ class Running:
     def open(self, sequence: Sequence, admission: Admission) -> None:
         """A waiting sequence moves into the row it was given."""
         row, known = admission.row, len(sequence.tokens)
-        self._free.remove(row)
-        heapq.heapify(self._free)
+        if self._free[0] == row:
+            heapq.heappop(self._free)
+        else:
+            self._free.remove(row)
+            heapq.heapify(self._free)
         self._occupants[row] = sequence
         self._requests_by_row[row] = sequence.request
         self._changed(row)

@@ -115,6 +115,7 @@ def sequences(
     limit = max_tokens if sampling.max_tokens is None else min(len(prompt) + sampling.max_tokens, max_tokens)
     root = root_key(block_size, salt=options.cache_salt, adapter=options.adapter)
     ends = sampling.stop_token_ids if sampling.ignore_eos else (*eos_ids, *sampling.stop_token_ids)
+    ends = tuple(dict.fromkeys(ends))
     made: list[Sequence] = []
     for choice in range(sampling.n):
         if sampling.seed is None:
@@ -124,7 +125,7 @@ def sequences(
         made.append(
             Sequence(
                 request=RequestId(admit.request + choice),
-                tokens=prompt[:],
+                tokens=prompt if choice == 0 else prompt[:],
                 prompt_tokens=len(prompt),
                 limit=limit,
                 arrival=arrival + choice,
@@ -133,7 +134,7 @@ def sequences(
                 sampling=sampling,
                 options=options,
                 seed=own_seed,
-                end_token_ids=tuple(dict.fromkeys(ends)),
+                end_token_ids=ends,
                 bad_word_ids=admit.bad_word_ids,
                 leader=made[0] if made else None,
             )
