@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from asyncpage.actors.base import ExecutorEnd
 from asyncpage.clock import Clock, Timer
-from asyncpage.core.step_latency import StepLatency
+from asyncpage.core.step_latency import StepLatency, chunk_pairs
 from asyncpage.errors import ProtocolError, UnknownMessage
-from asyncpage.messages import EMPTY, Handshake, Int32, Logprobs, NewRow, Shutdown, Step, StepDone
+from asyncpage.messages import EMPTY, Float32, Handshake, Int32, Logprobs, NewRow, Shutdown, Step, StepDone
 from asyncpage.pipes.mailbox import Address
 
 _NEVER = 1 << 30  # known tokens of a row that must not sample
@@ -63,6 +63,9 @@ class SimulatedExecutor(ExecutorEnd):
         self._ahead = 0  # steps of `_batch` that are not in the columns yet
         self._context = 0  # computed tokens of the last step's rows
         self._most_logprobs = -1
+        self._token_logprobs: Float32 = np.empty(0, dtype=np.float32)
+        self._top_logprobs: Float32 = np.empty((0, 0), dtype=np.float32)
+        self._below: Int32 = EMPTY
         self._forget(64)
         self._counts = {"steps": 0, "rows": 0, "tokens": 0, "step_us": 0, "busy_us": 0}
 
@@ -110,10 +113,9 @@ class SimulatedExecutor(ExecutorEnd):
         else:
             self._settle()
         caught_up = self._advance(rows, counts) if len(rows) else EMPTY
-        self._context = int(self._computed[rows].sum())
         self._batch = caught_up if len(caught_up) == len(rows) else EMPTY
-        self._draws = self._keys[caught_up] + self._known[caught_up].astype(np.uint64)
-        self._ones = np.ones(len(caught_up), dtype=np.int32)
+        if len(self._ones) != len(caught_up):
+            self._ones = np.ones(len(caught_up), dtype=np.int32)
         self._answer_with(step, caught_up)
 
     def _is_steady(self, rows: Int32, counts: Int32) -> bool:
@@ -138,15 +140,21 @@ class SimulatedExecutor(ExecutorEnd):
 
     def _advance(self, rows: Int32, counts: Int32) -> Int32:
         """Compute `counts` more tokens of `rows`; returns those that have caught up, which now know one more."""
-        computed = self._computed[rows] + counts
+        computed = self._computed.take(rows)
+        computed += counts
         self._computed[rows] = computed
-        left = self._known[rows] - computed
-        if int(left.min()) < 0:
-            row = int(rows[left.argmin()])
-            raise ProtocolError(f"a step computes row {row} up to a token that it does not know")
-        if left.any():
-            rows = rows[left == 0]
-        self._known[rows] += 1
+        self._context = int(computed.sum())
+        known = self._known.take(rows)
+        if known.tobytes() != computed.tobytes():
+            left = known - computed
+            if int(left.min()) < 0:
+                row = int(rows[left.argmin()])
+                raise ProtocolError(f"a step computes row {row} up to a token that it does not know")
+            rows, known = rows[left == 0], known[left == 0]
+        known += 1
+        self._known[rows] = known
+        self._draws = self._keys.take(rows)
+        self._draws += known.astype(np.uint64)
         return rows
 
     def _answer_with(self, step: Step, rows: Int32) -> None:
@@ -179,15 +187,15 @@ class SimulatedExecutor(ExecutorEnd):
 
     def _logprobs(self, tokens: Int32) -> Logprobs:
         """The chosen token is the most likely one; those behind it in the vocabulary follow, each half as likely."""
-        wide = max(1, self._most_logprobs)
-        below = np.arange(wide, dtype=np.int32)
-        top = np.float32(np.log(0.5)) * (below + 1).astype(np.float32)
-        return Logprobs(
-            token_logprobs=np.full(len(tokens), top[0], dtype=np.float32),
-            ranks=self._ones,
-            top_ids=(tokens[:, None] + below) % self._end_token,
-            top_logprobs=np.broadcast_to(top, (len(tokens), wide)),
-        )
+        rows, wide = len(tokens), max(1, self._most_logprobs)
+        if self._top_logprobs.shape != (rows, wide):
+            top = np.float32(np.log(0.5)) * np.arange(1, wide + 1, dtype=np.float32)
+            self._top_logprobs = np.broadcast_to(top, (rows, wide))
+            self._token_logprobs = np.full(rows, top[0], dtype=np.float32)
+            self._below = np.arange(wide, dtype=np.int32)
+        top_ids = tokens[:, None] + self._below
+        top_ids %= self._end_token
+        return Logprobs(self._token_logprobs, self._ones, top_ids, self._top_logprobs)
 
     # --- rows --------------------------------------------------------------------------------------------------------
 
@@ -197,6 +205,7 @@ class SimulatedExecutor(ExecutorEnd):
         self._computed: Int32 = np.zeros(rows, dtype=np.int32)
         self._keys: NDArray[np.uint64] = np.zeros(rows, dtype=np.uint64)
         self._asked: dict[int, int] = {}  # rows that want logprobs, and how many
+        self._widths: dict[int, int] = {}  # how many rows want so many
 
     def _change_rows(self, step: Step) -> None:
         if step.epoch > self._epoch:
@@ -204,10 +213,10 @@ class SimulatedExecutor(ExecutorEnd):
             self._forget(len(self._known))
         if self._asked:
             for row in step.removed.tolist():
-                self._asked.pop(row, None)
+                self._asks(row, None)
         for new in step.added:
             self._add(new)
-        self._most_logprobs = max(self._asked.values(), default=-1)
+        self._most_logprobs = max(self._widths, default=-1)
 
     def _add(self, new: NewRow) -> None:
         row, sampling = new.row, new.sampling
@@ -215,15 +224,25 @@ class SimulatedExecutor(ExecutorEnd):
             more = max(row + 1, 2 * len(self._known)) - len(self._known)
             for name in ("_known", "_computed", "_keys"):
                 setattr(self, name, np.pad(getattr(self, name), (0, more)))
+        self._asks(row, sampling.logprobs)
         self._known[row] = len(new.tokens) // 4
         self._computed[row] = new.computed
         key = crc32(new.tokens[: 4 * new.prompt_tokens]) if sampling.temperature == 0 else new.seed
         self._keys[row] = (key * int(_ODD)) & 0xFFFFFFFFFFFFFFFF
-        if sampling.logprobs is not None:
-            self._asked[row] = sampling.logprobs
         if sampling.prompt_logprobs is not None:
             self._known[row] = _NEVER
             self._failed.append((row, _NO_PROMPT_LOGPROBS))
+
+    def _asks(self, row: int, logprobs: int | None) -> None:
+        """What the row wants from now on."""
+        before = self._asked.pop(row, None)
+        if before is not None:
+            self._widths[before] -= 1
+            if not self._widths[before]:
+                del self._widths[before]
+        if logprobs is not None:
+            self._asked[row] = logprobs
+            self._widths[logprobs] = self._widths.get(logprobs, 0) + 1
 
     # --- time --------------------------------------------------------------------------------------------------------
 
@@ -233,7 +252,9 @@ class SimulatedExecutor(ExecutorEnd):
         rows = len(step.rows)
         begin, step_s = max(now, self._free_at), 0.0  # a step without rows only moves blocks
         if rows:
-            step_s = latency.step_s(tokens=int(step.counts.sum()), context=self._context, rows=rows)
+            tokens = int(step.counts.sum())
+            pairs = 0 if tokens == rows else chunk_pairs(self._computed[step.rows], step.counts)
+            step_s = latency.step_s(tokens=tokens, context=self._context, rows=rows, pairs=pairs)
             # While the device was busy, the control plane's work was hidden behind it.
             begin = max(now + latency.delay_s(self._last_rows), self._free_at)
             self._last_rows = rows

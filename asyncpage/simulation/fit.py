@@ -19,12 +19,12 @@ from asyncpage.errors import UsageError
 
 Float64 = NDArray[np.float64]
 
-_LEAST_STEPS = 20  # fewer say nothing about four coefficients
+_LEAST_STEPS = 20  # fewer say nothing about six coefficients
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
-    """Measured steps in columns [S]: computed tokens, context read and rows, and seconds from sending to answer.
+    """Measured steps in columns [S]: what `StepLatency.step_s` asks for, and seconds from sending to answer.
 
     `gap_rows`, `gap_seconds` [G]: for answers that a step followed while none was in flight, the rows of the answer
     and the time until that step was sent.
@@ -33,6 +33,7 @@ class Steps:
     tokens: Float64
     context: Float64
     rows: Float64
+    pairs: Float64
     seconds: Float64
     gap_rows: Float64
     gap_seconds: Float64
@@ -58,24 +59,35 @@ def fit_latency(steps: Steps) -> Fit:
     count = len(steps.seconds)
     if count < _LEAST_STEPS:
         raise UsageError(f"a latency model needs at least {_LEAST_STEPS} steps, found {count}; record for longer")
-    features = np.stack((np.ones(count), steps.tokens, steps.context, steps.rows), axis=1)
+    is_batch = (steps.tokens > 1).astype(np.float64)
+    if is_batch.all():
+        is_batch[:] = 0  # it would be the base: no step tells them apart
+    features = np.stack((np.ones(count), steps.tokens, steps.context, steps.rows, steps.pairs, is_batch), axis=1)
     found = nonnegative_least_squares(features, steps.seconds)
     gap = np.zeros(2)
     if len(steps.gap_seconds):
         gap = nonnegative_least_squares(
             np.stack((np.ones(len(steps.gap_rows)), steps.gap_rows), axis=1), steps.gap_seconds
         )
-    modelled = features @ found
+    base_s, per_token_s, per_context_s, per_row_s, per_pair_s, batch_s = found.tolist()
+    gap_s, gap_per_row_s = gap.tolist()
+    latency = StepLatency(base_s, per_token_s, per_context_s, per_row_s, gap_s, gap_per_row_s, per_pair_s, batch_s)
+    modelled = modelled_s(latency, steps)
     errors = modelled - steps.seconds
     spread = float(np.sum((steps.seconds - steps.seconds.mean()) ** 2))
-    base_s, per_token_s, per_context_s, per_row_s = found.tolist()
     return Fit(
-        latency=StepLatency(base_s, per_token_s, per_context_s, per_row_s, *gap.tolist()),
+        latency=latency,
         steps=count,
         explained=1 - float(np.sum(errors**2)) / spread if spread else 1.0,
         off_s=float(np.mean(np.abs(errors))),
         total_ratio=float(modelled.sum() / steps.seconds.sum()),
     )
+
+
+def modelled_s(latency: StepLatency, steps: Steps) -> Float64:
+    """The seconds [S] that `latency` says of measured steps."""
+    columns = zip(steps.tokens.tolist(), steps.context.tolist(), steps.rows.tolist(), steps.pairs.tolist(), strict=True)
+    return np.array([latency.step_s(tokens=t, context=c, rows=r, pairs=p) for t, c, r, p in columns])
 
 
 def nonnegative_least_squares(features: Float64, targets: Float64) -> Float64:

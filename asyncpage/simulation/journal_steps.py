@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from asyncpage.config import EngineConfig
+from asyncpage.core.step_latency import chunk_pairs
 from asyncpage.errors import JournalError, UsageError
 from asyncpage.messages import Int32, Step, StepDone
 from asyncpage.pipes.journal.reader import JournalReader
@@ -33,6 +34,7 @@ class _Columns:
     tokens: list[int] = field(default_factory=list)
     context: list[int] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
+    pairs: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     gap_rows: list[int] = field(default_factory=list)
     gap_seconds: list[float] = field(default_factory=list)
@@ -48,6 +50,7 @@ class _Sent:
     tokens: int
     context: int
     rows: int
+    pairs: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,7 @@ def journal_steps(
         tokens=np.array(found.tokens[skip], dtype=np.float64),
         context=np.array(found.context[skip], dtype=np.float64),
         rows=np.array(found.rows[skip], dtype=np.float64),
+        pairs=np.array(found.pairs[skip], dtype=np.float64),
         seconds=np.array(found.seconds[skip], dtype=np.float64),
         gap_rows=np.array(found.gap_rows[skip], dtype=np.float64),
         gap_seconds=np.array(found.gap_seconds[skip], dtype=np.float64),
@@ -136,9 +140,17 @@ class _Film:
             self.columns.gap_seconds.append(self._now_s - self._answered_s)
         self._last_rows = rows
         self._computed[step.rows] += step.counts
-        context = int(self._computed[step.rows].sum()) if self._is_known[step.rows].all() else -1
+        computed = self._computed[step.rows]
         self._flying.append(
-            _Sent(step.number, step.epoch, self._now_s, int(step.counts.sum()), context, len(step.rows))
+            _Sent(
+                number=step.number,
+                epoch=step.epoch,
+                at_s=self._now_s,
+                tokens=int(step.counts.sum()),
+                context=int(computed.sum()) if self._is_known[step.rows].all() else -1,
+                rows=len(step.rows),
+                pairs=chunk_pairs(computed, step.counts),
+            )
         )
 
     def _done(self, done: StepDone) -> None:
@@ -149,6 +161,7 @@ class _Film:
             self.columns.tokens.append(sent.tokens)
             self.columns.context.append(sent.context)
             self.columns.rows.append(sent.rows)
+            self.columns.pairs.append(sent.pairs)
             self.columns.seconds.append(self._now_s - max(sent.at_s, self._answered_s))
         self._answered_s = self._now_s
         self._answered_rows = sent.rows

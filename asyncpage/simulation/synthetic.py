@@ -19,6 +19,7 @@ from asyncpage.simulation.trace import Arrival, Session, Trace, Turn
 from asyncpage.text.artificial_vocabulary import WORDS_FROM
 
 _MOST_TURNS = 1000
+_DRAWN_IDS = 4096  # at once: a draw takes 6 us however small, and 3 ns an id
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +119,8 @@ class _Stream:
     most_tokens: int
 
     def __iter__(self) -> Iterator[Arrival]:
-        moments, contents = (np.random.default_rng((self.seed, part)) for part in (0, 1))
-        maker = _Maker(self.shape, self.end_id, self.most_tokens, contents)
+        moments, contents, ids = (np.random.default_rng((self.seed, part)) for part in range(3))
+        maker = _Maker(self.shape, self.most_tokens, contents, _Ids(self.end_id, ids))
         next_gap_s = _gaps(self.arrivals, moments)
         at_s, left = 0.0, self.requests
         while left:
@@ -139,12 +140,12 @@ def _gaps(arrivals: Arrivals, moments: np.random.Generator) -> Callable[[], floa
 class _Maker:
     """Draws sessions in the order of arrivals; all that is random of a session is drawn at once."""
 
-    def __init__(self, shape: Shape, end_id: int, most_tokens: int, draw: np.random.Generator) -> None:
+    def __init__(self, shape: Shape, most_tokens: int, draw: np.random.Generator, ids: _Ids) -> None:
         self._shape = shape
-        self._end_id = end_id
         self._most_tokens = most_tokens
         self._draw = draw
-        self._systems = [self._tokens(shape.system_tokens) for _ in range(shape.systems)]
+        self._ids = ids
+        self._systems = [ids.take(shape.system_tokens) for _ in range(shape.systems)]
 
     def session(self, most_turns: int) -> tuple[int, Session]:
         """The next session and how many turns it has, at most `most_turns`."""
@@ -157,18 +158,34 @@ class _Maker:
             if used > self._most_tokens:
                 del lengths[place:]
                 break
-        inputs = [self._tokens(length) for length, _ in lengths]
+        inputs = [self._ids.take(length) for length, _ in lengths]
         pauses = [0.0, *(float(draw.exponential(shape.pause_s)) for _ in lengths[1:])]
         if self._systems:
             inputs[0] = np.concatenate((self._systems[int(draw.integers(len(self._systems)))], inputs[0]))
         return len(lengths), _turns(inputs, [length for _, length in lengths], pauses)
 
-    def _tokens(self, count: int) -> Int32:
-        return self._draw.integers(WORDS_FROM, self._end_id, count, dtype=np.int32)
-
     def _length(self, mean: int) -> int:
         spread = self._shape.spread
         return mean if not spread else max(1, round(mean * self._draw.uniform(1 - spread, 1 + spread)))
+
+
+class _Ids:
+    """Token ids, evenly from `WORDS_FROM` up to before `end_id`."""
+
+    def __init__(self, end_id: int, draw: np.random.Generator) -> None:
+        self._end_id = end_id
+        self._draw = draw
+        self._drawn = self._more(0)
+
+    def take(self, count: int) -> Int32:
+        """The next `count` of them."""
+        if count > len(self._drawn):
+            self._drawn = self._more(count)
+        taken, self._drawn = self._drawn[:count], self._drawn[count:]
+        return taken
+
+    def _more(self, least: int) -> Int32:
+        return self._draw.integers(WORDS_FROM, self._end_id, max(least, _DRAWN_IDS), dtype=np.int32)
 
 
 def _turns(inputs: list[Int32], outputs: list[int], pauses: list[float]) -> Session:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
 import numpy as np
 import pytest
 
 from asyncpage.core.step_latency import StepLatency
 from asyncpage.errors import UsageError
-from asyncpage.simulation.fit import Steps, fit_latency, nonnegative_least_squares
+from asyncpage.simulation.fit import Steps, fit_latency, modelled_s, nonnegative_least_squares
 
 NOTHING = np.empty(0)
 
 
 def steps(latency: StepLatency, count: int, noise_s: float = 0.0) -> Steps:
     draw = np.random.default_rng(11)
-    rows = draw.integers(1, 64, count).astype(np.float64)
+    rows = np.where(draw.random(count) < 0.2, 1, draw.integers(1, 64, count)).astype(np.float64)
     tokens = rows + np.where(draw.random(count) < 0.3, draw.integers(0, 500, count), 0)
     context = rows * draw.integers(20, 3000, count)
+    pairs = (tokens - rows) * draw.integers(10, 3000, count)  # one row has a chunk, behind tokens of its own
     seconds = latency.base_s + latency.per_token_s * tokens + latency.per_context_s * context + latency.per_row_s * rows
+    seconds += latency.per_pair_s * pairs + latency.batch_s * (tokens > 1)
     gaps = latency.gap_s + latency.gap_per_row_s * rows
-    return Steps(tokens, context, rows, seconds + draw.normal(0, noise_s, count), rows, gaps)
+    return Steps(tokens, context, rows, pairs, seconds + draw.normal(0, noise_s, count), rows, gaps)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -46,7 +50,7 @@ def test_columns_that_are_nought_or_equal_do_no_harm() -> None:
 
 
 def test_a_model_without_noise_is_found_again() -> None:
-    latency = StepLatency(7e-3, 4e-5, 5e-8, 1e-5, 2e-4, 3e-6)
+    latency = StepLatency(7e-3, 4e-5, 5e-8, 1e-5, 2e-4, 3e-6, 4e-8, 3e-3)
     fit = fit_latency(steps(latency, 500))
     found = fit.latency
     for name in StepLatency.__dataclass_fields__:
@@ -65,6 +69,25 @@ def test_noise_is_averaged_out_and_its_size_is_told() -> None:
     assert fit.total_ratio == pytest.approx(1.0, abs=1e-3)
 
 
+def test_steps_that_only_decode_say_nothing_about_the_inside_of_a_chunk() -> None:
+    decoding = steps(StepLatency(7e-3, 4e-5, 5e-8), 500, noise_s=1e-3)
+    assert fit_latency(replace(decoding, pairs=np.zeros(500))).latency.per_pair_s == 0
+
+
+def test_steps_that_are_all_of_several_tokens_are_all_base() -> None:
+    measured = steps(StepLatency(7e-3, 4e-5, batch_s=3e-3), 500)
+    several = measured.tokens > 1
+    columns = {field.name: getattr(measured, field.name)[several] for field in fields(Steps)}
+    found = fit_latency(Steps(**columns)).latency
+    assert (found.base_s, found.batch_s) == (pytest.approx(10e-3), 0)
+
+
+def test_a_measured_step_is_told_by_the_model_as_a_simulated_one_is() -> None:
+    latency = StepLatency(7e-3, 4e-5, 5e-8, 1e-5, per_pair_s=4e-8, batch_s=3e-3)
+    measured = steps(latency, 30)
+    assert modelled_s(latency, measured) == pytest.approx(measured.seconds, rel=1e-12)
+
+
 def test_too_few_steps_are_refused() -> None:
     with pytest.raises(UsageError, match="at least 20 steps, found 3"):
-        fit_latency(Steps(*(np.ones(3) for _ in range(4)), NOTHING, NOTHING))
+        fit_latency(Steps(*(np.ones(3) for _ in range(5)), NOTHING, NOTHING))

@@ -21,7 +21,7 @@ from asyncpage.simulation.synthetic import Arrivals, Shape, synthetic_trace
 from asyncpage.testing.clock import FakeClock
 from asyncpage.testing.toy_runner import toy_handshake
 
-LATENCY = StepLatency(5e-3, 1e-4, 1e-6, 1e-4)
+LATENCY = StepLatency(5e-3, 1e-4, 1e-6, 1e-4, per_pair_s=1e-7, batch_s=2e-3)
 
 
 def record(file: Path, device: str) -> int:
@@ -41,7 +41,7 @@ def test_the_model_behind_a_recorded_load_is_found_again(tmp_path: Path, device:
     assert len(found.steps.seconds) == steps - WARM_UP_STEPS
     assert (found.device, found.blocks, found.config.max_num_seqs) == (device, 500, 8)
     fit = fit_latency(found.steps)
-    for name in ("base_s", "per_token_s", "per_context_s", "per_row_s"):
+    for name in ("base_s", "per_token_s", "per_context_s", "per_row_s", "per_pair_s", "batch_s"):
         assert getattr(fit.latency, name) == pytest.approx(getattr(LATENCY, name), rel=1e-3), name
     assert fit.total_ratio == pytest.approx(1.0, abs=1e-6)
 
@@ -80,6 +80,8 @@ def test_times_are_measured_from_when_a_step_could_begin_and_gaps_only_while_row
     assert found.tokens.tolist() == [10, 2, 2, 3]
     assert found.context.tolist() == [8 + 6, 9 + 7, 10 + 8, 3]
     assert found.rows.tolist() == [2, 2, 2, 1]
+    # Beside its last token: seven of eight see 1 to 7 tokens, one of two behind four sees 5; two of three see 1 and 2.
+    assert found.pairs.tolist() == [sum(range(1, 8)) + 5, 0, 0, 1 + 2]
     assert found.seconds.tolist() == [0.5, 1.0, 0.75, 2.0]
     assert (found.gap_rows.tolist(), found.gap_seconds.tolist()) == ([2], [0.25])
 

@@ -12,10 +12,16 @@ from asyncpage.simulation.run import Machine
 
 
 def test_what_is_written_is_read_back_to_the_last_bit(tmp_path: Path) -> None:
-    latency = StepLatency(1 / 3, 1e-7 / 3, 0.0, 2e-5, 1.1e-4, 5e-324)
+    latency = StepLatency(1 / 3, 1e-7 / 3, 0.0, 2e-5, 1.1e-4, 5e-324, 1e-9 / 3, 1e-3 / 7)
     file = tmp_path / "mine.toml"
     file.write_text(latency_text(Fit(latency, 99, 0.9, 1e-4, 1.0), "cpu", "run.journal", "--max-num-seqs 8"))
     assert read_latency(file) == Machine(latency, "cpu")
+
+
+def test_what_a_file_does_not_name_costs_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "older.toml"
+    file.write_text('[latency]\ndevice = "cpu"\nbase_s = 0.25\n')
+    assert read_latency(file) == Machine(StepLatency(base_s=0.25), "cpu")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from asyncpage.simulation.run import Machine, simulate
 from asyncpage.simulation.synthetic import SHAPES, Arrivals, Shape, synthetic_trace
 from asyncpage.simulation.trace import Arrival, Session, Trace, Turn
 
-LATENCY = StepLatency(5e-3, 1e-4, 1e-6, 1e-5, 7e-4, 1e-5)
+LATENCY = StepLatency(5e-3, 1e-4, 1e-6, 1e-5, 7e-4, 1e-5, 1e-7, 3e-3)
 ONE_AT_A_TIME = Machine(LATENCY, "cpu")
 
 
@@ -45,6 +45,7 @@ def test_one_request_takes_what_the_latency_model_says() -> None:
     outcome = simulate(EngineConfig(max_num_batched_tokens=512), ONE_AT_A_TIME, alone((3.0, 100, 6)))
     model = LATENCY
     first_s = model.gap_s + model.base_s + 100 * model.per_token_s + 100 * model.per_context_s + model.per_row_s
+    first_s += model.batch_s + sum(range(1, 100)) * model.per_pair_s  # the last token's are its context
     each_s = [
         model.gap_s
         + model.gap_per_row_s
@@ -75,10 +76,11 @@ def test_a_long_prompt_is_computed_in_chunks_of_the_budget() -> None:
     model = LATENCY
     # Chunks of 128, 128 and 44 tokens behind answers about no row, one and one.
     expected_s = (
-        3 * (model.gap_s + model.base_s + model.per_row_s)
+        3 * (model.gap_s + model.base_s + model.batch_s + model.per_row_s)
         + 2 * model.gap_per_row_s
         + 300 * model.per_token_s
         + (128 + 256 + 300) * model.per_context_s
+        + (sum(range(1, 301)) - (128 + 256 + 300)) * model.per_pair_s
     )
     assert outcome.summary["mean_ttft_ms"] == ms(expected_s)
 
