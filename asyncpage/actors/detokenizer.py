@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,9 +34,10 @@ from asyncpage.messages import (
     frontend_of,
 )
 from asyncpage.pipes.mailbox import Address
-from asyncpage.text.detokenize import TextStream, TextStreams, Unison, feed_one_each
+from asyncpage.text.detokenize import TextStreams
 from asyncpage.text.token_logprobs import UNKNOWN
 from asyncpage.text.tokenizer import Tokenizer
+from asyncpage.text.unison import NO_SLOTS, Slots, Unison
 
 _ONE = np.ones(1, dtype=np.int32).tobytes()
 _NO_FLOATS: Float32 = np.empty(0, dtype=np.float32)
@@ -56,12 +56,13 @@ class DetokenizerActor(Actor):
         self._opener = TextStreams(tokenizer)
         self._scheduler = scheduler
         self._frontends = frontends
-        self._streams: dict[RequestId, TextStream] = {}
+        self._unison = Unison()
+        self._slots: dict[RequestId, int] = {}  # of streams in it
         self._answers: dict[RequestId, _Answer] = {}  # the same requests
         self._untold: set[RequestId] = set()  # of these, prompts whose log-probabilities are wanted and not begun
-        # Most steps have the rows of the step before: from the second one on these are fed together.
-        self._unison_of: tuple[RequestId, ...] = ()
-        self._unison: Unison | None = None
+        # The last step's rows, all of them known, and their slots: most steps have the rows of the step before.
+        self._last_requests: tuple[RequestId, ...] = ()
+        self._last_slots: Slots = NO_SLOTS
         self._tokens = 0
         self._stop_matches = 0
 
@@ -76,12 +77,12 @@ class DetokenizerActor(Actor):
         return None
 
     def stats(self) -> Mapping[str, float]:
-        return {"streams": len(self._streams), "tokens": self._tokens, "stop_matches": self._stop_matches}
+        return {"streams": len(self._slots), "tokens": self._tokens, "stop_matches": self._stop_matches}
 
     def _expect(self, expect: Expect) -> None:
         request, sampling = expect.request, expect.sampling
         echo: Sequence[int] = np.frombuffer(expect.echo, dtype="<i4").tolist() if expect.echo else ()
-        self._streams[request] = self._opener.open(sampling, echo)
+        self._slots[request] = self._unison.join(self._opener.open(sampling, echo))
         self._answers[request] = _Answer(expect, echo[0] if echo else UNKNOWN)
         if sampling.prompt_logprobs is not None:
             self._untold.add(request)
@@ -91,62 +92,65 @@ class DetokenizerActor(Actor):
         for started in step.started:
             if answer := self._answers.get(started.request):
                 answer.cached_tokens = started.cached_tokens
-        if step.ends:
-            self._part()
         for end in step.ends:
             if answer := self._answers.get(end.request):
                 answer.end = end
                 hides_last = end.stop_token is not None and not answer.expect.sampling.include_stop_str_in_output
-                self._streams[end.request].expect_end(hides_last=hides_last)
+                self._unison.expect_end(self._slots[end.request], hides_last=hides_last)
         prompts = self._prompt_logprobs(step) if step.prompt_logprobs or self._untold else ()
 
-        requests, columns = step.requests, (step.counts, step.tokens, step.logprobs)
-        if self._unison_of and requests == self._unison_of and _are_ones(step.counts, step.tokens):
-            if self._unison is None:
-                self._unison = Unison([self._streams[request] for request in requests])
-            texts, over = self._unison.feed(step.tokens)
+        requests, slots, columns = self._known(step)
+        if _are_ones(columns[0], columns[1]):
+            texts, over = self._unison.feed(slots, columns[1])
         else:
-            self._part()
-            requests, texts, over, columns = self._fed(requests, columns)
-        if over:
-            self._part()
+            texts, over, columns = self._fed_some(slots, columns)
         finishes = [self._finish(requests[at]) for at in over]
-        if late := [end.request for end in step.ends if end.request in self._streams]:  # no token came for them
+        if late := [end.request for end in step.ends if end.request in self._slots]:  # no token came for them
             requests, columns = self._last_words(late, requests, columns, texts)
             finishes += map(self._finish, late)
         if requests or finishes or prompts:
             counts, tokens, logprobs = columns
             self._send(Texts(requests, tuple(texts), counts, tokens, logprobs, prompts, tuple(finishes)))
 
-    def _fed(
-        self, requests: tuple[RequestId, ...], columns: Columns
-    ) -> tuple[tuple[RequestId, ...], list[str], list[int], Columns]:
-        """Requests that are known, their texts, which of them are over, and their columns."""
-        streams = list(map(self._streams.get, requests))
-        if not all(streams):  # some ended by a stop string while the scheduler did not know it yet
-            rows = np.array([stream is not None for stream in streams], dtype=bool)
-            requests = tuple(request for request in requests if request in self._streams)
-            streams = [stream for stream in streams if stream is not None]
-            columns = _of_rows(columns, rows)
-        known = cast("list[TextStream]", streams)
-        if _are_ones(columns[0], columns[1]):
-            self._unison_of = requests
-            return requests, *feed_one_each(known, columns[1].tolist()), columns
-        return requests, *_fed_some(known, columns)
+    def _known(self, step: StepTokens) -> tuple[tuple[RequestId, ...], Slots, Columns]:
+        """A step's requests that are known, their slots, and their columns."""
+        requests, columns = step.requests, (step.counts, step.tokens, step.logprobs)
+        if requests is self._last_requests:
+            return requests, self._last_slots, columns
+        try:
+            slots = np.fromiter(map(self._slots.__getitem__, requests), np.intp, len(requests))
+        except KeyError:  # some ended by a stop string while the scheduler did not know it yet
+            is_known = np.array([request in self._slots for request in requests], dtype=np.bool_)
+            requests = tuple(request for request in requests if request in self._slots)
+            slots = np.array([self._slots[request] for request in requests], dtype=np.intp)
+            return requests, slots, _of_rows(columns, is_known)
+        self._last_requests, self._last_slots = requests, slots
+        return requests, slots, columns
 
-    def _part(self) -> None:
-        """Before anything else is done with a stream."""
-        self._unison_of = ()
-        if self._unison is not None:
-            self._unison.part()
-            self._unison = None
+    def _fed_some(self, slots: Slots, columns: Columns) -> tuple[list[str], list[int], Columns]:
+        """The streams' texts, which of them are over, and the columns without tokens that came behind a stop string."""
+        counts, tokens, logprobs = columns
+        ids = tokens.tolist()
+        texts, over, kept, at = [], [], [], 0
+        for row, (slot, count) in enumerate(zip(slots.tolist(), counts.tolist(), strict=True)):
+            text, counted, is_over = self._unison.feed_some(slot, ids[at : at + count])
+            texts.append(text)
+            kept.append(counted)
+            at += count
+            if is_over:
+                over.append(row)
+        if sum(kept) < len(ids):
+            left = np.array(kept, dtype=np.int32)
+            behind = np.arange(len(ids)) - np.repeat(np.cumsum(counts) - counts, counts)  # place in its row
+            columns = (left, *_at(tokens, logprobs, behind < np.repeat(left, counts)))
+        return texts, over, columns
 
     def _last_words(
         self, ended: Sequence[RequestId], requests: tuple[RequestId, ...], columns: Columns, texts: list[str]
     ) -> tuple[tuple[RequestId, ...], Columns]:
         """What those that ended without a token held back, behind the step's texts."""
         for request in ended:
-            if text := self._streams[request].feed(()):
+            if text := self._unison.feed_some(self._slots[request], ())[0]:
                 requests = (*requests, request)
                 columns = (np.append(columns[0], np.int32(0)), *columns[1:])
                 texts.append(text)
@@ -171,8 +175,9 @@ class DetokenizerActor(Actor):
 
     def _finish(self, request: RequestId) -> Finish:
         """The one outcome. A stop string ends the answer before anything else can."""
-        answer, stream = self._answers.pop(request), self._streams.pop(request)
+        answer, stream = self._answers.pop(request), self._unison.leave(self._slots.pop(request))
         self._untold.discard(request)
+        self._last_requests, self._last_slots = (), NO_SLOTS
         end = answer.end
         counts = (answer.expect.prompt_tokens, stream.tokens, answer.cached_tokens)
         if stream.matched is not None:
@@ -223,25 +228,6 @@ class _Answer:
 def _are_ones(counts: Int32, tokens: Int32) -> bool:
     """Whether each row has one token."""
     return len(tokens) == len(counts) and counts.tobytes() == _ONE * len(counts)
-
-
-def _fed_some(streams: Sequence[TextStream], columns: Columns) -> tuple[list[str], list[int], Columns]:
-    """The streams' texts, which of them are over, and the columns without tokens that came behind a stop string."""
-    counts, tokens, logprobs = columns
-    ids = tokens.tolist()
-    texts, over, kept, at = [], [], [], 0
-    for row, (stream, count) in enumerate(zip(streams, counts.tolist(), strict=True)):
-        before = stream.tokens
-        texts.append(stream.feed(ids[at : at + count]))
-        kept.append(stream.tokens - before)
-        at += count
-        if stream.is_over:
-            over.append(row)
-    if sum(kept) < len(ids):
-        left = np.array(kept, dtype=np.int32)
-        behind = np.arange(len(ids)) - np.repeat(np.cumsum(counts) - counts, counts)  # place in its row
-        columns = (left, *_at(tokens, logprobs, behind < np.repeat(left, counts)))
-    return texts, over, columns
 
 
 def _of_rows(columns: Columns, rows: NDArray[np.bool_]) -> Columns:

@@ -11,7 +11,9 @@ INVARIANT: a sink hears `refused` or `finished` exactly once, and nothing after 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import repeat
 from typing import Protocol, TypeVar
 
@@ -57,6 +59,10 @@ MOST_FOLLOWERS = 16
 
 _ONE = np.ones(1, dtype=np.int32).tobytes()
 _Item = TypeVar("_Item")
+
+
+class _Cut(Protocol):
+    def __call__(self, items: Iterable[_Item], /) -> Iterable[Sequence[_Item]]: ...
 
 
 class Sink(Protocol):
@@ -107,6 +113,7 @@ class Frontend(Actor):
         self._actors = dict(actors)
         self._sinks: dict[RequestId, Sink] = {}
         self._alternatives: dict[RequestId, int] = {}  # of each token, where log-probabilities are wanted
+        self._asked_for = Counter[int]()  # how many of these want so many
         self._last_requests: tuple[RequestId, ...] = ()
         self._last_sinks: list[Sink | None] = []
         self._cancelled: set[RequestId] = set()  # of these, the ones that the tokenizer was told of
@@ -137,9 +144,11 @@ class Frontend(Actor):
         self._next += sampling.n
         self._tokenizer.send(Tokenize(first, prompt, sampling, options))  # if this raises, nothing was opened
         for choice in range(sampling.n):
-            self._sinks[RequestId(first + choice)] = sink
+            request = RequestId(first + choice)
+            self._sinks[request] = sink
             if sampling.logprobs is not None:
-                self._alternatives[RequestId(first + choice)] = sampling.logprobs
+                self._alternatives[request] = sampling.logprobs
+                self._asked_for[sampling.logprobs] += 1
         self._all_closed.clear()
         return first
 
@@ -251,13 +260,16 @@ class Frontend(Actor):
         for request, part in texts.prompt_logprobs:
             if sink := sinks.get(request):
                 self._call(request, sink.prompt_logprobs, request, prompt_entries(part))
-        ids, counts = texts.token_ids.tolist(), texts.counts
+        requests, ids, counts = texts.requests, texts.token_ids.tolist(), texts.counts
+        cut: _Cut = zip  # into tuples of one, each made when its sink is called and mostly gone when the next one is
+        if len(ids) != len(requests) or counts.tobytes() != _ONE * len(requests):
+            cut = partial(_cut, counts)
         logprobs: Iterable[Sequence[LogprobEntry] | None] = repeat(None)
         if texts.logprobs is not None:
-            logprobs = self._wanted(texts.requests, _cut(entries(ids, texts.logprobs), counts), texts.logprobs)
+            logprobs = self._wanted(requests, cut(entries(ids, texts.logprobs)), texts.logprobs)
         # 0.2 us a token; with a look-up, a slice and a call with a guard of its own each, it was 0.6.
         for sink, request, text, new, own in zip(
-            self._sinks_of(texts.requests), texts.requests, texts.texts, _cut(ids, counts), logprobs, strict=False
+            self._sinks_of(requests), requests, texts.texts, cut(ids), logprobs, strict=False
         ):
             if sink is not None:
                 try:
@@ -279,12 +291,11 @@ class Frontend(Actor):
     ) -> Iterable[Sequence[LogprobEntry] | None]:
         """For each request the entries that it asked for: they came for all, as wide as the greediest wants them."""
         width = columns.top_ids.shape[1]
-        asked = list(map(self._alternatives.get, requests))
-        if asked.count(width) == len(asked):
+        if self._asked_for[width] == len(self._sinks):  # what all want who are open, all want who speak
             return whole
         return [
             None if most is None else own if most >= width else [narrowed(entry, most) for entry in own]
-            for most, own in zip(asked, whole, strict=True)
+            for most, own in zip(map(self._alternatives.get, requests), whole, strict=True)
         ]
 
     def _unfollow(self, feed: CacheFeed) -> None:
@@ -295,7 +306,9 @@ class Frontend(Actor):
 
     def _close(self, request: RequestId) -> Sink | None:
         sink = self._sinks.pop(request, None)
-        self._alternatives.pop(request, None)
+        most = self._alternatives.pop(request, None)
+        if most is not None:
+            self._asked_for[most] -= 1
         self._cancelled.discard(request)
         self._last_requests, self._last_sinks = (), []
         if not self._sinks:
@@ -334,12 +347,11 @@ class Frontend(Actor):
             self._asked = None
 
 
-def _cut(items: Sequence[_Item], counts: Int32) -> Iterable[Sequence[_Item]]:
+def _cut(counts: Int32, items: Iterable[_Item]) -> Iterable[Sequence[_Item]]:
     """`items` [sum counts] in pieces of `counts` [R]."""
-    if len(items) == len(counts) and counts.tobytes() == _ONE * len(counts):
-        return zip(items)
+    whole = list(items)
     ends = np.cumsum(counts)
-    return [items[start:end] for start, end in zip((ends - counts).tolist(), ends.tolist(), strict=True)]
+    return [whole[start:end] for start, end in zip((ends - counts).tolist(), ends.tolist(), strict=True)]
 
 
 class _Ping:

@@ -10,12 +10,14 @@ overtakes the `Admit` it belongs to.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from asyncpage.actors.base import Actor, Continuation
 from asyncpage.clock import Clock
-from asyncpage.core.block_names import extend_chain, root_key, root_name
+from asyncpage.core.block_names import root_key, root_name
+from asyncpage.core.recent_names import RecentNames
 from asyncpage.errors import Failure, RequestError, UnknownMessage
 from asyncpage.messages import (
     Admit,
@@ -40,11 +42,14 @@ BLOCKS_A_SLICE = 256  # to be named: about 0.4 ms
 # and reading it first would cost a second a megabyte.
 BYTES_A_TOKEN = 16
 SPARE_BYTES = 4096
+_UNSIGNED = np.dtype("<u4")
 MAX_BAD_WORD_TOKENS = 8192  # of one request: the executor looks through them all at every token
 
 
 class TokenizerActor(Actor):
     """Its only state are the prompts in work, which a restart fails: it can be started anew at any time.
+
+    What it remembers of the last prompts saves work, and changes nothing.
 
     `block_size`, `max_model_len`, `vocab_size`: the executor's. `template`: None where the model has none.
     """
@@ -72,6 +77,7 @@ class TokenizerActor(Actor):
         self._scheduler = scheduler
         self._frontends = frontends
         self._clock = clock
+        self._names = RecentNames(block_size)
         self._in_work: dict[RequestId, _Job] = {}
         self._prompts = 0
         self._refused = 0
@@ -80,9 +86,7 @@ class TokenizerActor(Actor):
     def receive(self, message: object) -> Continuation | None:
         match message:
             case Tokenize():
-                job = _Job(message, self._work(message))
-                self._in_work.update(dict.fromkeys(job.choices, job))
-                return self._go_on(job)
+                return self._begin(message)
             case Cancel():
                 self._cancel(message)
             case _:
@@ -108,24 +112,36 @@ class TokenizerActor(Actor):
             "prompt_tokens": self._tokens,
         }
 
+    def _begin(self, message: Tokenize) -> Continuation | None:
+        """The first slice of a prompt's work, mostly all of it, and what is left."""
+        slices = self._work(message)
+        try:
+            next(slices)
+        except StopIteration as end:
+            self._admit(end.value)
+            return None
+        job = _Job(message, slices)
+        self._in_work.update(dict.fromkeys(job.choices, job))
+        return lambda: self._go_on(job)
+
     def _go_on(self, job: _Job) -> Continuation | None:
-        """One slice of a prompt's work, and what is left of it."""
+        """One more slice, and what is left."""
         if job.is_dropped:
             return None
         try:
             next(job.slices)
         except StopIteration as end:
-            self._admit(job, end.value)
+            self._forget(job.choices)
+            self._admit(end.value)
+            for request in sorted(job.cancelled):
+                self._scheduler.send(Cancel(request))
             return None
         return lambda: self._go_on(job)
 
-    def _admit(self, job: _Job, admit: Admit) -> None:
-        self._forget(job.choices)
+    def _admit(self, admit: Admit) -> None:
         self._prompts += 1
         self._tokens += len(admit.tokens) // 4
         self._scheduler.send(admit)
-        for request in sorted(job.cancelled):
-            self._scheduler.send(Cancel(request))
 
     def _cancel(self, cancel: Cancel) -> None:
         job = self._in_work.get(cancel.request)
@@ -151,36 +167,36 @@ class TokenizerActor(Actor):
 
     def _work(self, message: Tokenize) -> Generator[None, None, Admit]:
         """Everything between a prompt and its `Admit`, yielding between slices."""
-        options, sampling = message.options, message.sampling
-        ids = yield from self._ids(message)
+        options, sampling, prompt = message.options, message.sampling, message.prompt
+        if isinstance(prompt, TokenPrompt):
+            tokens = prompt.tokens
+            self._check_range(tokens)
+        else:
+            tokens = (yield from self._ids(prompt)).tobytes()
         keep = options.truncate_prompt_tokens
         if keep is not None:
             if keep < 1:
                 raise RequestError(
                     f"truncate_prompt_tokens must be at least 1, got {keep}", param="truncate_prompt_tokens"
                 )
-            ids = ids[-keep:]
-        self._check_length(message, len(ids))
-        tokens = ids.tobytes()
-        names: list[bytes] = []
+            tokens = tokens[-4 * keep :]
+        self._check_length(message, len(tokens) // 4)
+        names: tuple[bytes, ...] = ()
         if options.use_cache:
-            parent = root_name(root_key(self._block_size, salt=options.cache_salt, adapter=options.adapter))
+            root = _root(self._block_size, options.cache_salt, options.adapter)
             width = 4 * self._block_size * BLOCKS_A_SLICE
-            for start in range(0, len(tokens), width):
-                if start:
-                    yield
-                    parent = names[-1]
-                names += extend_chain(parent, tokens[start : start + width], self._block_size)
-        bad_word_ids = yield from self._bad_word_ids(message)
-        return Admit(message.request, tokens, tuple(names), sampling, options, bad_word_ids)
+            names = self._names.extend_chain(root, tokens[:width])
+            for start in range(width, len(tokens), width):
+                yield
+                names += self._names.extend_chain(names[-1], tokens[start : start + width])
+        bad_word_ids: tuple[tuple[int, ...], ...] = ()
+        if sampling.bad_words:
+            bad_word_ids = yield from self._bad_word_ids(sampling.bad_words)
+        return Admit(message.request, tokens, names, sampling, options, bad_word_ids)
 
-    def _ids(self, message: Tokenize) -> Generator[None, None, Int32]:
+    def _ids(self, prompt: TextPrompt | ChatPrompt) -> Generator[None, None, Int32]:
         """The prompt's ids, int32 little-endian."""
-        match message.prompt:
-            case TokenPrompt(tokens):
-                ids = np.frombuffer(tokens, dtype="<i4")
-                self._check_range(ids)
-                return ids
+        match prompt:
             case TextPrompt(text):
                 self._check_size(text, "prompt")
                 found = yield from self._tokenizer.encode_slices(text, slice_s=SLICE_S, now=self._clock.now)
@@ -203,11 +219,11 @@ class TokenizerActor(Actor):
                 )
         return np.array(found, dtype="<i4")
 
-    def _bad_word_ids(self, message: Tokenize) -> Generator[None, None, tuple[tuple[int, ...], ...]]:
+    def _bad_word_ids(self, words: Sequence[str]) -> Generator[None, None, tuple[tuple[int, ...], ...]]:
         """Each bad word as a model writes it, at the beginning of a text and behind a space."""
         found: dict[tuple[int, ...], None] = {}
         tokens = 0
-        for word in message.sampling.bad_words:
+        for word in words:
             bare = word.lstrip(" ")
             for text in (bare, " " + bare) if bare else (word,):
                 ids = yield from self._tokenizer.encode_slices(
@@ -238,9 +254,10 @@ class TokenizerActor(Actor):
                 param=param,
             )
 
-    def _check_range(self, ids: Int32) -> None:
+    def _check_range(self, tokens: bytes) -> None:
         # As unsigned numbers the negative ones are the greatest: one look finds either kind.
-        if len(ids) and int(ids.view("<u4").max()) >= self._vocab_size:
+        if tokens and int(np.maximum.reduce(np.frombuffer(tokens, dtype=_UNSIGNED))) >= self._vocab_size:
+            ids = np.frombuffer(tokens, dtype="<i4")
             at = int(np.flatnonzero((ids < 0) | (ids >= self._vocab_size))[0])
             raise RequestError(
                 f"prompt: token id {int(ids[at])} at index {at} is outside the vocabulary of {self._vocab_size}",
@@ -272,6 +289,11 @@ class _Job:
         self.cancelled: set[RequestId] = set()
         self.is_dropped = False
         self.slices = slices
+
+
+@lru_cache(maxsize=1024)
+def _root(block_size: int, salt: str, adapter: str) -> bytes:
+    return root_name(root_key(block_size, salt=salt, adapter=adapter))
 
 
 def _choices(message: Tokenize) -> tuple[RequestId, ...]:

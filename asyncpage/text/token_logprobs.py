@@ -28,28 +28,26 @@ class TokenTable(Protocol):
         ...
 
 
-def entries(ids: Sequence[int], columns: Logprobs) -> list[LogprobEntry]:
+def entries(ids: Sequence[int], columns: Logprobs) -> Iterator[LogprobEntry]:
     """Entries for `ids`, each with all the alternatives that `columns` has.
 
     0.3 us a token. Lists inside cost the garbage collector three times that; a `TokenLogprob` each, with its texts,
     cost 9 us, for answers that mostly nobody renders.
     """
-    return list(
-        zip(
-            ids,
-            columns.token_logprobs.tolist(),
-            columns.ranks.tolist(),
-            *columns.top_ids.T.tolist(),
-            *columns.top_logprobs.T.tolist(),
-            strict=True,
-        )
+    return zip(
+        ids,
+        columns.token_logprobs.tolist(),
+        columns.ranks.tolist(),
+        *columns.top_ids.T.tolist(),
+        *columns.top_logprobs.T.tolist(),
+        strict=True,
     )
 
 
 def prompt_entries(part: PromptLogprobs) -> list[LogprobEntry]:
     """Entries for the prompt tokens of `part`. The prompt's first one, if it is there, is alone and has no numbers."""
     ids = part.tokens.tolist()
-    return [(id, None, 0) for id in ids] if part.start == 0 else entries(ids, part.logprobs)
+    return [(id, None, 0) for id in ids] if part.start == 0 else list(entries(ids, part.logprobs))
 
 
 def narrowed(entry: LogprobEntry, most: int) -> LogprobEntry:

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.text.byte_alphabet import spell
-from asyncpage.text.detokenize import TextStream, TextStreams, Unison, feed_one_each
+from asyncpage.text.detokenize import TextStream, TextStreams
 from asyncpage.text.pieces import GPT2, Splitting
 from asyncpage.text.tokenizer import Tokenizer, load_tokenizer
+from asyncpage.text.unison import FEW, Unison
 from asyncpage.text.vocabulary import AddedToken, Vocabulary
 
 # Bytes whose combinations are whole characters, broken ones and impossible ones.
@@ -34,6 +35,15 @@ def tiny() -> Tokenizer:
 
 def opened(tokenizer: Tokenizer, sampling: SamplingParams, echo: Sequence[int] = ()) -> TextStream:
     return TextStreams(tokenizer).open(sampling, echo)
+
+
+def feed_one_each(streams: Sequence[TextStream], ids: Sequence[int]) -> tuple[list[str], list[int]]:
+    """In a unison for this one step."""
+    unison = Unison()
+    slots = np.array(list(map(unison.join, streams)), dtype=np.intp)
+    fed = unison.feed(slots, np.array(ids, dtype=np.int32))
+    assert list(map(unison.leave, slots.tolist())) == list(streams)
+    return fed
 
 
 def cut(ids: Sequence[int], dice: random.Random) -> list[list[int]]:
@@ -191,18 +201,22 @@ def test_a_unison_gives_what_its_streams_would_give_alone(
     ]
     alone = [opened(tiny, sampling) for sampling in samplings]
     together = [opener.open(sampling) for sampling in samplings]
-    unison = None
+    unison, slots = None, np.empty(0, dtype=np.intp)
     for number, ids in enumerate(steps):
         expected = [stream.feed([id]) for stream, id in zip(alone, ids, strict=True)]
         if unison is None and number >= warm:
-            unison = Unison(together)
-        texts, over = feed_one_each(together, ids) if unison is None else unison.feed(np.array(ids, dtype=np.int32))
+            unison = Unison()
+            slots = np.array(list(map(unison.join, together)), dtype=np.intp)
+        if unison is None:
+            texts, over = feed_one_each(together, ids)
+        else:
+            texts, over = unison.feed(slots, np.array(ids, dtype=np.int32))
         assert texts == expected
         assert over == [at for at, stream in enumerate(alone) if stream.matched is not None]
         if over:
             break
     if unison is not None:
-        unison.part()
+        assert list(map(unison.leave, slots.tolist())) == together
     assert [(stream.tokens, stream.matched) for stream in together] == [(s.tokens, s.matched) for s in alone]
     assert [stream.flush() for stream in together] == [stream.flush() for stream in alone]
 
@@ -223,3 +237,49 @@ def test_one_token_for_each_of_many_streams_is_the_same_as_one_by_one(demo_model
     for stream, text, own in zip(streams, texts, ids, strict=True):
         assert text + stream.flush() == demo.decode(own)
         assert stream.tokens == 50
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 2**32), kinds=st.integers(1, 4), most=st.sampled_from([3, 40 * FEW]))
+def test_streams_that_come_and_go_give_what_they_would_give_alone(
+    tiny: Tokenizer, seed: int, kinds: int, most: int
+) -> None:
+    dice = random.Random(seed)
+    opener, unison = TextStreams(tiny), Unison()
+    samplings = [
+        SamplingParams(stop=stop, min_tokens=dice.randrange(4))
+        for stop in ((), ("A",), ("one t", "😀"), ("AB",))[:kinds]
+    ]
+    living: dict[int, tuple[TextStream, TextStream]] = {}  # by slot: the same in the unison and alone
+    for _ in range(12):
+        while len(living) < most and dice.random() < 0.9:
+            sampling = dice.choice(samplings)
+            together = opener.open(sampling)
+            living[unison.join(together)] = (together, opened(tiny, sampling))
+        asked = [slot for slot in living if dice.random() < 0.8]
+        ids = [dice.randrange(SPECIAL + 2) for _ in asked]
+        for slot in asked:
+            if dice.random() < 0.1:
+                hides = dice.random() < 0.5
+                unison.expect_end(slot, hides_last=hides)
+                living[slot][1].expect_end(hides_last=hides)
+        expected = [living[slot][1].feed([id]) for slot, id in zip(asked, ids, strict=True)]
+        for _ in range(dice.randrange(3)):  # what is seen of a stream between feedings changes nothing
+            unison.leave(unison.join(opener.open(samplings[0])))
+        texts, over = unison.feed(np.array(asked, dtype=np.intp), np.array(ids, dtype=np.int32))
+        assert texts == expected
+        assert over == [at for at, slot in enumerate(asked) if living[slot][1].is_over]
+        gone = [asked[at] for at in over] + [slot for slot in living if slot not in asked and dice.random() < 0.1]
+        for slot in gone:
+            together, alone = living.pop(slot)
+            assert unison.leave(slot) is together
+            assert (together.tokens, together.matched) == (alone.tokens, alone.matched)
+            assert together.flush() == alone.flush()
+        for slot, (_, alone) in living.items():
+            if dice.random() < 0.1:
+                some = [dice.randrange(SPECIAL + 2) for _ in range(dice.randrange(4))]
+                before = alone.tokens
+                assert unison.feed_some(slot, some) == (alone.feed(some), alone.tokens - before, alone.is_over)
+        for slot in [slot for slot, (_, alone) in living.items() if alone.is_over]:
+            living.pop(slot)
+            unison.leave(slot)
