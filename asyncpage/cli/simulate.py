@@ -39,6 +39,7 @@ how long a step takes, from your own machine:
   asyncpage serve --journal run.journal                then send it some load, and stop it
   asyncpage simulate --fit run.journal --output mine.toml
   asyncpage simulate --latency mine.toml
+It knows what the journal shows: let prompts be as long, and as many at once, as those you mean to simulate.
 
 A trace file holds a JSON object a line, in the order of the times:
   {"arrival_s": 0.5, "prompt_tokens": 300, "output_tokens": 64, "prefix_group": "a", "prefix_tokens": 200}

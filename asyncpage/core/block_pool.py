@@ -69,10 +69,10 @@ class BlockPool:
         if count == 0:
             return []
         blank = self._blank
-        split = max(0, len(blank) - count)
-        taken = blank[split:]
-        del blank[split:]
-        taken.reverse()
+        taken = blank[-count:]
+        if taken:
+            del blank[-count:]
+            taken.reverse()
         while len(taken) < count:
             block, _ = self._cached.popitem(last=False)
             self._index.forget(block)
@@ -80,8 +80,9 @@ class BlockPool:
             if self._tier is not None:
                 self._tier.evicted(block)
             taken.append(block)
+        references = self._references
         for block in taken:
-            self._references[block] = 1
+            references[block] = 1
         return taken
 
     def share(self, blocks: Iterable[int]) -> None:
@@ -96,12 +97,13 @@ class BlockPool:
     def drop(self, blocks: Sequence[int]) -> None:
         """Give one reference back for each block, in this order: the first is reused first among its kind."""
         blank = []
+        references, holds = self._references, self._index.holds
         for block in blocks:
             if block:
-                left = self._references[block] - 1
-                self._references[block] = left
+                left = references[block] - 1
+                references[block] = left
                 if left == 0:
-                    if self._index.holds(block):
+                    if holds(block):
                         self._cached[block] = None
                         if self._tier is not None:
                             self._tier.freed(block)

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +83,9 @@ class BlockTables:
         self.pool = BlockPool(blocks, self.index, tier)
         width = -(-max_tokens // block_size)
         self.tables: NDArray[np.int32] = np.zeros((len(groups), rows, width), dtype=np.int32)
+        # A look at many places: through these a third of the time that two index arrays take.
+        self._flat: NDArray[np.int32] = self.tables.reshape(len(groups), -1)
+        self._strides = np.array((width, 1), dtype=np.int64)
         self.held: NDArray[np.int32] = np.zeros(rows, dtype=np.int32)
         self.room: NDArray[np.int32] = np.zeros(rows, dtype=np.int32)
         self.step = 0
@@ -103,6 +107,7 @@ class BlockTables:
             self._leaving.clear()
             self.pool.reset()
             self.held[:] = self.room[:] = 0
+            self._behind[:] = 0
             self._lives = [None] * len(self._lives)
         else:
             for row in np.flatnonzero(self.held).tolist():
@@ -128,8 +133,6 @@ class BlockTables:
 
     def open(self, row: int, request: RequestId, prefix: Prefix, *, published: int, branch: Branch | None) -> None:
         """A row begins a life without blocks; `branch`: where its first `published` blocks end, None publishes none."""
-        self.held[row] = self.room[row] = 0
-        self._behind[:, row] = 0
         self._lives[row] = _Life(request, prefix, list(prefix.names), branch, published)
 
     def open_fork(
@@ -141,14 +144,25 @@ class BlockTables:
         assert life is not None
         life.is_lost = feeds and other is not None and (other.branch is not None or other.is_lost)
 
-    def adopt(self, row: int, blocks: Sequence[Sequence[int]]) -> None:
-        """An open row shares blocks that hold the beginning of its tokens: one sequence a group, equally long."""
-        length = len(blocks[0])
-        for group, ids in enumerate(blocks):
-            self.pool.share(ids)
-            self.tables[group, row, :length] = ids
-        self.held[row] = length
-        self.room[row] = length * self.block_size
+    def adopt(
+        self, row: int, blocks: Sequence[Sequence[int]], fresh: int = 0, *, donors: Sequence[int] = ()
+    ) -> list[list[int]]:
+        """The first blocks of an open row that nobody has been told of, one list a group.
+
+        It shares `blocks`, which hold the beginning of its tokens (one sequence a group, equally long), and gets
+        `fresh` ones behind them. `donors` are shared too, before any is taken: they may be free ones.
+        """
+        pool = self.pool
+        for ids in blocks:
+            pool.share(ids)
+        pool.share(donors)
+        held = len(blocks[0]) + fresh
+        columns = [[*ids, *pool.take(fresh)] for ids in blocks]
+        for group, ids in enumerate(columns):
+            self.tables[group, row, :held] = ids
+        self.held[row] = held
+        self.room[row] = held * self.block_size
+        return columns
 
     def can_fork(self, row: int, tokens: int) -> bool:
         """Whether the row still holds all that a sibling after its first `tokens` tokens will look at."""
@@ -202,15 +216,6 @@ class BlockTables:
         self.room[rows] = held
         return new
 
-    def grow(self, row: int, entries: int) -> None:
-        """`extend` for one row that nobody has been told of."""
-        if entries > 0:
-            held = int(self.held[row])
-            for group in range(len(self.groups)):
-                self.tables[group, row, held : held + entries] = self.pool.take(entries)
-            self.held[row] = held + entries
-            self.room[row] = (held + entries) * self.block_size
-
     def copy_last(self, row: int, tokens: int) -> list[tuple[int, int, int]]:
         """Copy on write: fresh blocks take the place of the row's last ones, which `tokens` tokens end in.
 
@@ -257,13 +262,15 @@ class BlockTables:
         `tail`: its tokens behind the last full block; the block that holds them can be a donor.
         """
         held = int(self.held[row])
-        ids = self.tables[:, row, :held]
+        columns: list[list[int]] = self.tables[:, row, :held].tolist()
         life = self._lives[row]
         if life is not None and tail and life.branch is not None and life.published < held:
-            self.index.publish_tail(life.branch, tail, ids[:, life.published].tolist())
+            self.index.publish_tail(life.branch, tail, [ids[life.published] for ids in columns])
         self._lives[row] = None
         self.held[row] = self.room[row] = 0
-        backwards = ids[:, ::-1].T.ravel().tolist()
+        if self.has_window:
+            self._behind[:, row] = 0
+        backwards = [*chain.from_iterable(zip(*[ids[::-1] for ids in columns], strict=True))]
         if self.step - 1 > returned:
             self._leaving.append((self.step - 1, backwards))
         else:
@@ -288,25 +295,27 @@ class BlockTables:
         Returns (row, name) of those that can be found from now on; without a name when the row publishes no more.
         """
         data, width = tokens.tobytes(), 4 * self.block_size
-        ids = self.tables[:, filled[:, 0], filled[:, 1]].T.tolist()
+        ids = zip(*self._flat.take(filled.dot(self._strides), axis=1).tolist(), strict=True)
+        lives, publish = self._lives, self.index.publish
         found = []
-        for place, ((row, index), blocks) in enumerate(zip(filled.tolist(), ids, strict=True)):
-            life = self._lives[row]
+        for (row, index), blocks, at in zip(filled.tolist(), ids, range(0, len(data), width), strict=True):
+            life = lives[row]
             if life is None:
                 continue
             if life.branch is None and not self._looked_up(life, index):
                 found.append((row, b""))
                 continue
-            block_tokens = data[place * width : (place + 1) * width]
-            names = life.names
-            if index == len(names):
-                parent = names[-1] if names else root_name(life.prefix.root)
-                names.append(sha256(parent + block_tokens).digest())
-            life.branch = self.index.publish(life.branch, names[index], block_tokens, blocks)
+            block_tokens, names = data[at : at + width], life.names
+            if index < len(names):
+                name = names[index]
+            else:
+                name = sha256((names[-1] if names else root_name(life.prefix.root)) + block_tokens).digest()
+                names.append(name)
+            life.branch = branch = publish(life.branch, name, block_tokens, blocks)
             life.published = index + 1
             if self.tier is not None:
                 self._label(self.tier, row, life, index, block_tokens, blocks)
-            found.append((row, names[index] if life.branch is not None else b""))
+            found.append((row, b"" if branch is None else name))
         return found
 
     def proof_behind(self, root: bytes, blocks: Sequence[int]) -> bytes | None:

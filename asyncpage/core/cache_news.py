@@ -1,7 +1,7 @@
 """What an index and the tiers store and remove, passed on to those who want to know.
 
-The listener of the prefix index, and of the tiers while somebody follows. Obituaries always hear of removals, a watch
-only under a policy that asks for hits, and events are gathered only while a front end follows them.
+The listener of the prefix index, and of the tiers while somebody follows. Obituaries always hear of removals; of what
+is stored only a watch does, under a policy that asks for hits, and front ends that follow, and else nobody is told.
 
 INVARIANT: whoever follows hears once of each name that a medium stores before it hears that it was removed from there,
 or that all were.
@@ -26,10 +26,12 @@ class CacheNews:
         self._watch = watch
         self._events: list[CacheEvent] | None = None
         tables.index.listener = self
+        tables.index.tells_stored = watch is not None
 
     def gather(self, is_on: bool) -> None:
         """Gather events from now on, or no longer."""
         self._events = [] if is_on else None
+        self._tables.index.tells_stored = is_on or self._watch is not None
         if self._tables.tier is not None:
             self._tables.tier.tell(self if is_on else None)
 
@@ -42,11 +44,10 @@ class CacheNews:
         return events
 
     def stored(self, name: bytes, parent: bytes, tokens: bytes) -> None:
-        self._obituaries.stored(name)
         if self._watch is not None:
             self._watch.stored(name, parent, tokens)
         if self._events is not None:
-            known = parent if self._obituaries.holds(parent) else b""  # a root is nobody's name outside
+            known = parent if self._tables.index.held((parent,)) else b""  # a root is nobody's name outside
             self._events.append(CacheEvent("stored", name, known, tokens, block_size=self._tables.block_size))
 
     def removed(self, name: bytes) -> None:

@@ -10,13 +10,13 @@ INVARIANT: at most `most` explanations are kept; every block of a request is mat
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any, Literal
 
 from asyncpage.core.block_names import extend_chain, root_name, root_parts
 from asyncpage.core.obituaries import Obituaries, Obituary
-from asyncpage.core.prefix_index import Match, PrefixIndex
+from asyncpage.core.prefix_index import Divergence, Match, PrefixIndex
 from asyncpage.messages import Prefix, RequestId
 from asyncpage.records import record
 
@@ -28,25 +28,17 @@ one, and is not full or has the one token that is always computed. Of a partial 
 tokens may still have been reused: the matched ones say how many.
 """
 
+_Fate = Obituary | Literal["held"] | None
 _TOKEN = 4  # bytes, int32 little-endian
-
-
-@record(frozen=True, slots=True)
-class Missed:
-    """A run of blocks with one reason. `obituary`: of an evicted one."""
-
-    first: int
-    count: int
-    reason: Reason
-    obituary: Obituary | None = None
 
 
 @record(frozen=True, slots=True)
 class Explanation:
     """What one admission found. `known`: its tokens, with what it had generated before it was preempted.
 
-    `matched`: tokens that it need not compute, with those that were fetched from outside the device. `diverges`:
-    position, the prompt's token and the cache's where they first differ; None when one of the two ends before.
+    `matched`: tokens that it need not compute, with those that were fetched from outside the device. `told`: where the
+    cached tokens part from the prompt; None when every full block that was missed is there. `fates`: of those blocks,
+    in order and with their number; None when nothing is known of any.
     """
 
     step: int
@@ -57,12 +49,13 @@ class Explanation:
     matched: int
     matched_blocks: int
     fetched_blocks: int
-    diverges: tuple[int, int, int] | None
-    missed: tuple[Missed, ...]
+    told: Divergence | None
+    fates: tuple[tuple[_Fate, int], ...] | None
 
     def as_mapping(self, labels: Mapping[RequestId, str]) -> Mapping[str, Any]:
         """Plain values, fit for JSON. `labels`: of the requests that blocks were evicted for, where they are known."""
         parts = root_parts(self.root)
+        told = self.told
         return {
             "request": self.request,
             "label": self.label,
@@ -74,9 +67,39 @@ class Explanation:
             "matched_tokens": self.matched,
             "matched_blocks": self.matched_blocks,
             "fetched_blocks": self.fetched_blocks,
-            "diverges": self.diverges and dict(zip(("position", "expected", "found"), self.diverges, strict=True)),
-            "missed": [_plain(run, labels) for run in self.missed],
+            "diverges": None
+            if told is None or told.position < 0
+            else {"position": told.position, "expected": told.expected, "found": told.found},
+            "missed": list(self._missed(int(parts["block"]), labels)),
         }
+
+    def _missed(self, block_size: int, labels: Mapping[RequestId, str]) -> Iterator[Mapping[str, Any]]:
+        """Runs of blocks that were computed, each with its reason."""
+        first = self.matched_blocks + self.fetched_blocks
+        full = self.known // block_size
+        for fate, count in ((None, full - first),) if self.fates is None else self.fates:
+            if not count:
+                break
+            if self.told is None:
+                yield _run(first, count, "partial")  # it holds the token that is always computed
+            elif fate == "held":
+                yield _run(first, count, "incomplete")
+            elif fate is not None:
+                evicted_for = {"for_request": fate.request, "for_label": labels.get(fate.request, "")}
+                yield {**_run(first, count, "evicted"), "step": fate.step, **evicted_for}
+            else:  # another root holds the first blocks of the prompt
+                others = min(max(self.told.elsewhere // block_size - first, 0), count)
+                if others:
+                    yield _run(first, others, "other salt or adapter")
+                if others < count:
+                    yield _run(first + others, count - others, "never cached")
+            first += count
+        if self.known % block_size:
+            yield _run(full, 1, "partial")
+
+
+def _run(first: int, count: int, reason: Reason) -> dict[str, Any]:
+    return {"first": first, "count": count, "reason": reason}
 
 
 class Explanations:
@@ -110,19 +133,18 @@ class Explanations:
         blocks = len(match.blocks[0])
         first = blocks + fetched
         matched = first * size + match.tail
-        fates = self._obituaries.fates(_names(prefix, size)[first:])
-        diverges, missed = None, list[Missed]()
-        if matched == known - 1 and fates.count("held") == len(fates):
-            missed += [Missed(first, 1, "partial")] * len(fates)  # it holds the token that is always computed
-        else:
-            told = index.explain(prefix)
-            diverges = (told.position, told.expected, told.found) if told.position >= 0 else None
-            missed += _runs(fates, first, told.elsewhere // size)
-        if known % size:
-            missed.append(Missed(known // size, 1, "partial"))
-        self._kept.append(
-            Explanation(step, request, label, prefix.root, known, matched, blocks, fetched, diverges, tuple(missed))
-        )
+        if len(prefix.names) < known // size:
+            prefix = Prefix(prefix.root, prefix.tokens, _names(prefix, size))
+        missing = prefix.names[first:]
+        held = index.held(missing)
+        fates = None
+        if held or not self._obituaries.knows_none(missing):
+            obituary_of = self._obituaries.find
+            each: list[_Fate] = ["held" if name in held else obituary_of(name) for name in missing]
+            fates = tuple([(fate, len(list(run))) for fate, run in groupby(each)])
+        is_all_there = matched == known - 1 and len(held) == len(missing)
+        told = None if is_all_there else index.explain(prefix, match)
+        self._kept.append(Explanation(step, request, label, prefix.root, known, matched, blocks, fetched, told, fates))
 
     def why(self, wanted: str | RequestId) -> Mapping[str, Any] | None:
         """The last admission of a request, by label or number, as plain values; None if it is not kept."""
@@ -136,31 +158,4 @@ def _names(prefix: Prefix, block_size: int) -> tuple[bytes, ...]:
     """Names of all full blocks, also of those that the request does not know yet."""
     names = prefix.names
     unnamed = prefix.tokens[_TOKEN * block_size * len(names) :]
-    if len(unnamed) < _TOKEN * block_size:
-        return names
     return names + extend_chain(names[-1] if names else root_name(prefix.root), unnamed, block_size)
-
-
-def _runs(fates: Sequence[Obituary | Literal["held"] | None], first: int, elsewhere: int) -> Iterator[Missed]:
-    """Blocks from `first` on by reason; another root holds the first `elsewhere` blocks of the prompt."""
-    for fate, group in groupby(fates):
-        count = len(list(group))
-        if fate == "held":
-            yield Missed(first, count, "incomplete")
-        elif fate is not None:
-            yield Missed(first, count, "evicted", fate)
-        else:
-            others = min(max(elsewhere - first, 0), count)
-            if others:
-                yield Missed(first, others, "other salt or adapter")
-            if others < count:
-                yield Missed(first + others, count - others, "never cached")
-        first += count
-
-
-def _plain(run: Missed, labels: Mapping[RequestId, str]) -> Mapping[str, Any]:
-    plain: dict[str, Any] = {"first": run.first, "count": run.count, "reason": run.reason}
-    if run.obituary is not None:
-        request = run.obituary.request
-        plain |= {"step": run.obituary.step, "for_request": request, "for_label": labels.get(request, "")}
-    return plain

@@ -77,11 +77,13 @@ class Memory:
     def publish(self, reserve: Reserve) -> None:
         """Name the blocks that have filled, and keep the promises that were made of them."""
         if len(reserve.filled):
-            for row, name in self.tables.publish(reserve.filled, reserve.filled_tokens):
-                if name:
-                    self.sharing.kept(row, name)
-                else:
-                    self.sharing.broken(row)
+            told, sharing = self.tables.publish(reserve.filled, reserve.filled_tokens), self.sharing
+            if sharing.is_promised:
+                for row, name in told:
+                    if name:
+                        sharing.kept(row, name)
+                    else:
+                        sharing.broken(row)
 
     def forget_prefixes(self) -> int:
         """Nothing that was computed so far is found again, so nobody need wait for it. Returns free blocks emptied."""

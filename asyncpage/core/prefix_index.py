@@ -9,7 +9,7 @@ the digests say.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any, Protocol
 
 from asyncpage.messages import LayerGroup, Prefix
@@ -25,12 +25,14 @@ class Match:
 
     `blocks`: the full ones, one tuple a group, equally long; 0 stands behind a group's window. `donors`: one block a
     group whose first `tail` slots hold the tokens that follow, () for none. `branch`: where the full blocks end.
+    `seen`: what the index that made it need not look at again to explain it.
     """
 
     blocks: tuple[tuple[int, ...], ...]
     branch: Branch
     donors: tuple[int, ...] = ()
     tail: int = 0
+    seen: Any = None
 
 
 @record(frozen=True, slots=True)
@@ -60,9 +62,10 @@ class Listener(Protocol):
 
 
 class PrefixIndex(Protocol):
-    """Finds, keeps and forgets named blocks. `listener` None costs nothing."""
+    """Finds, keeps and forgets named blocks. `tells_stored`: else the listener hears only of what is removed."""
 
     listener: Listener | None
+    tells_stored: bool
 
     def __init__(self, groups: Sequence[LayerGroup], block_size: int) -> None: ...
 
@@ -94,6 +97,10 @@ class PrefixIndex(Protocol):
         """Whether this block may be shared, so that its contents must not change."""
         ...
 
+    def held(self, names: Sequence[bytes]) -> Set[bytes]:
+        """Those of which a block is held in any group."""
+        ...
+
     def forget(self, block: int) -> None:
         """The block is about to hold something else. The pool gives up the end of a branch before what it hangs on."""
         ...
@@ -102,6 +109,6 @@ class PrefixIndex(Protocol):
         """Forget every block."""
         ...
 
-    def explain(self, prefix: Prefix) -> Divergence:
-        """Where and why a match of all of `prefix` ends."""
+    def explain(self, prefix: Prefix, match: Match) -> Divergence:
+        """Where and why a match of all of `prefix` ends. `match`: of a part of it, since when nothing has changed."""
         ...

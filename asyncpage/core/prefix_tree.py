@@ -11,7 +11,7 @@ INVARIANT: every block that is held has its place in the tree, at the end of exa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from itertools import islice
 
 from asyncpage.core.block_names import root_name
@@ -41,10 +41,12 @@ class PrefixTree:
 
     def __init__(self, groups: Sequence[LayerGroup], block_size: int) -> None:
         self.listener: Listener | None = None
+        self.tells_stored = True
         self._groups = tuple(groups)
         self._block_size = block_size
         self._tree = TokenTree(block_size, len(groups))
         self._places: dict[int, Place] = {}
+        self._names: set[bytes] = set()
 
     def __len__(self) -> int:
         return len(self._places)
@@ -64,7 +66,10 @@ class PrefixTree:
     def holds(self, block: int) -> bool:
         return block in self._places
 
-    def explain(self, prefix: Prefix) -> Divergence:
+    def held(self, names: Sequence[bytes]) -> Set[bytes]:
+        return self._names.intersection(names)
+
+    def explain(self, prefix: Prefix, match: Match) -> Divergence:
         known = len(prefix.tokens) // TOKEN
         edge, depth, path = self._tree.walk(prefix.root, prefix.tokens, known)
         length = len(self._servable(path)[0])
@@ -143,8 +148,10 @@ class PrefixTree:
         place = None if parent is None else self._tree.plant(parent, tokens, name)
         if parent is None or place is None:
             return None
-        if self.listener is not None and not any(place.blocks):
-            self.listener.stored(name, root_name(parent) if isinstance(parent, bytes) else parent.name, tokens)
+        if not any(place.blocks):
+            self._names.add(place.name)
+            if self.tells_stored and self.listener is not None:
+                self.listener.stored(name, root_name(parent) if isinstance(parent, bytes) else parent.name, tokens)
         self._fill(place, blocks)
         return place
 
@@ -168,13 +175,16 @@ class PrefixTree:
         if not place.name:
             edge.tails.remove(place)
             place.edge = None
-        elif self.listener is not None:
-            self.listener.removed(place.name)
+        else:
+            self._names.discard(place.name)
+            if self.listener is not None:
+                self.listener.removed(place.name)
         self._tree.trim(edge)
 
     def clear(self) -> None:
         self._tree.clear()
         self._places.clear()
+        self._names.clear()
         if self.listener is not None:
             self.listener.cleared()
 

@@ -291,9 +291,11 @@ class _Waiting:
         gate = candidate.known if rules.whole_prompt else computed + count
         fresh = (tables.entries(gate) - len(blocks[0]) + copied) * groups
         donors = match.donors if match is not None else ()
-        revived = sum(pool.count_free(ids) for ids in (*blocks, donors))
-        if fresh + revived + watermark > pool.free:
-            return False
+        shared = len(blocks[0]) * groups + len(donors)
+        if fresh + shared + watermark > pool.free:  # those that somebody holds are not to be counted
+            revived = sum(pool.count_free(ids) for ids in (*blocks, donors))
+            if fresh + revived + watermark > pool.free:
+                return False
         tables.cause = candidate.request
         if match is not None and candidate.read_cache:
             self._explanations.admitted(
@@ -306,20 +308,18 @@ class _Waiting:
                 fetched=len(run),
             )
         self._open(candidate, match, row, computed)
-        tables.adopt(row, blocks)
-        if copied:
+        held = tables.entries(computed + count)
+        columns = tables.adopt(row, blocks, held - len(blocks[0]), donors=donors)
+        if copied:  # then no fresh one was taken: a fork computes one token
             self.copies += tables.copy_last(row, computed)
-        pool.share(donors)  # before blocks are taken: the donor may be a free one
-        tables.grow(row, tables.entries(computed + count) - len(blocks[0]))
         if match is not None and donors:
-            begun = tables.tables[:, row, len(blocks[0])].tolist()
-            self.copies += [(donor, block, match.tail) for donor, block in zip(donors, begun, strict=True)]
+            begun = len(blocks[0])
+            self.copies += [(donor, ids[begun], match.tail) for donor, ids in zip(donors, columns, strict=True)]
             tables.leave(donors)
         if match is not None and run:
             self.loads += tables.load(row, match, run)
         if candidate.feed_cache:
             self._sharing.promise(row, candidate.prefix.names[computed // size : candidate.known // size])
-        held = int(tables.held[row])
         self.admitted.append(
             Admission(
                 request=candidate.request,

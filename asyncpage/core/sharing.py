@@ -28,6 +28,11 @@ class Sharing:
         """Requests that are parked."""
         return len(self._parked)
 
+    @property
+    def is_promised(self) -> bool:
+        """Whether any block is."""
+        return bool(self._promises)
+
     def promise(self, row: int, names: Sequence[bytes]) -> None:
         """A row that has been let in will compute these blocks, in this order."""
         own = [name for name in reversed(names) if self._promised.setdefault(name, row) == row]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -75,6 +75,14 @@ class IndexMeter:
     def listener(self, listener: Listener | None) -> None:
         self._inner.listener = listener
 
+    @property
+    def tells_stored(self) -> bool:
+        return self._inner.tells_stored
+
+    @tells_stored.setter
+    def tells_stored(self, tells_stored: bool) -> None:
+        self._inner.tells_stored = tells_stored
+
     def match(self, prefix: Prefix, most_tokens: int) -> Match:
         began = self._now()
         found = self._inner.match(prefix, most_tokens)
@@ -117,6 +125,9 @@ class IndexMeter:
     def holds(self, block: int) -> bool:
         return self._inner.holds(block)
 
+    def held(self, names: Sequence[bytes]) -> Set[bytes]:
+        return self._inner.held(names)
+
     def forget(self, block: int) -> None:
         began = self._now()
         self._inner.forget(block)
@@ -128,8 +139,8 @@ class IndexMeter:
         self._inner.clear()
         self._held.clear()
 
-    def explain(self, prefix: Prefix) -> Divergence:
-        return self._inner.explain(prefix)
+    def explain(self, prefix: Prefix, match: Match) -> Divergence:
+        return self._inner.explain(prefix, replace(match, branch=match.branch.inner))
 
     def bytes_a_token(self) -> float:
         """Memory of the inner index for each token that it holds in a group; 0 when it holds none."""

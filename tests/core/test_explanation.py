@@ -45,7 +45,7 @@ class House:
         self.request = RequestId(0)
 
     def stored(self, name: bytes, parent: bytes, tokens: bytes) -> None:
-        self.obituaries.stored(name)
+        """The obituaries do without."""
 
     def removed(self, name: bytes) -> None:
         self.obituaries.removed(name, self.step, self.request)

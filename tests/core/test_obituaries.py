@@ -9,42 +9,36 @@ from asyncpage.messages import RequestId
 NAMES = [bytes([i]) * 32 for i in range(6)]
 
 
-def test_a_name_that_is_stored_again_has_no_obituary() -> None:
+def test_a_name_that_is_removed_again_has_the_latest_obituary() -> None:
     obituaries = Obituaries()
-    obituaries.stored(NAMES[0])
     obituaries.removed(NAMES[0], 3, RequestId(7))
     assert obituaries.find(NAMES[0]) == Obituary(3, RequestId(7))
-    assert obituaries.fates([NAMES[0]]) == [Obituary(3, RequestId(7))]
-    obituaries.stored(NAMES[0])
-    assert obituaries.find(NAMES[0]) is None
-    assert obituaries.fates(NAMES[:2]) == ["held", None]
+    obituaries.removed(NAMES[0], 4, RequestId(8))
+    assert obituaries.find(NAMES[0]) == Obituary(4, RequestId(8))
+    assert obituaries.find(NAMES[1]) is None
+    assert len(obituaries) == 1
 
 
 def test_after_a_reset_nobody_was_evicted_for_anybody() -> None:
     obituaries = Obituaries()
-    obituaries.stored(NAMES[0])
-    obituaries.stored(NAMES[1])
     obituaries.removed(NAMES[0], 3, RequestId(7))
     obituaries.cleared()
-    assert obituaries.fates(NAMES[:2]) == [None, None]
+    assert obituaries.knows_none(NAMES[:2])
+    assert obituaries.find(NAMES[0]) is None
 
 
 @given(
-    st.lists(st.tuples(st.booleans(), st.sampled_from(NAMES), st.integers(0, 3), st.integers(0, 2)), max_size=60),
+    st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 3), st.integers(0, 2)), max_size=60),
     st.integers(1, 4),
 )
-def test_the_last_removals_are_remembered_and_no_more(moves: list[tuple[bool, bytes, int, int]], most: int) -> None:
+def test_the_last_removals_are_remembered_and_no_more(moves: list[tuple[bytes, int, int]], most: int) -> None:
     obituaries = Obituaries(most)
-    held: set[bytes] = set()
     dead: list[tuple[bytes, Obituary]] = []  # oldest first
-    for is_stored, name, step, request in moves:
-        if is_stored:
-            obituaries.stored(name)
-            held.add(name)
-            dead = [one for one in dead if one[0] != name]
-        elif name in held:
-            obituaries.removed(name, step, RequestId(request))
-            held.remove(name)
-            dead = [*dead, (name, Obituary(step, RequestId(request)))][-most:]
-        assert obituaries.fates(NAMES) == ["held" if name in held else dict(dead).get(name) for name in NAMES]
+    for name, step, request in moves:
+        obituaries.removed(name, step, RequestId(request))
+        dead = [one for one in dead if one[0] != name]
+        dead = [*dead, (name, Obituary(step, RequestId(request)))][-most:]
+        assert [obituaries.find(one) for one in NAMES] == [dict(dead).get(one) for one in NAMES]
+        assert obituaries.knows_none([one for one in NAMES if one not in dict(dead)])
+        assert not obituaries.knows_none(NAMES)
         assert len(obituaries) == len(dead)

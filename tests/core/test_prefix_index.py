@@ -389,7 +389,9 @@ class IndexMachine(RuleBasedStateMachine):
     def check_explanation(self, root: bytes, path: Path) -> None:
         prefix = prefix_of(root, path, self.size)
         match = self.index.match(prefix, len(path))
-        told = self.index.explain(prefix)
+        told = self.index.explain(prefix, match)
+        shorter = self.index.match(prefix, max(0, len(path) - 1))
+        assert self.index.explain(prefix, shorter) == told
         matched = len(match.blocks[0]) * self.size + match.tail
         assert told.matched == matched
         if told.position >= 0:
@@ -420,6 +422,8 @@ class IndexMachine(RuleBasedStateMachine):
             named = [b for b in self.oracle.full.values() if any(b.ids)]
             names = {extend_chain(root_name(b.root), int32(b.path), self.size)[-1] for b in named}
             assert self.recorder.names == names
+            assert self.index.held([*names, b"unknown"]) == names
+            assert self.index.held([b"unknown"]) == set()
 
 
 class ChainMachine(IndexMachine):

@@ -71,14 +71,15 @@ def test_a_meter_answers_as_the_index_and_counts_what_passes(kind: type[PrefixIn
     meter.forget(2)
     assert (counts.evictions, len(meter)) == (2, 1)
     assert meter.bytes_a_token() > 16 / SIZE  # it holds the tokens themselves, at least
-    assert meter.explain(cached).matched == 4
+    assert meter.explain(cached, meter.match(cached, 9)).matched == 4
+    assert meter.held(cached.names) == {cached.names[0]}
     meter.clear()
     assert (len(meter), meter.bytes_a_token()) == (0, 0.0)
 
 
 def test_an_index_that_finds_less_than_is_held_loses_to_alignment() -> None:
     class Whole(PrefixChain):
-        def _donor(self, *arguments: object) -> tuple[None, int]:
+        def _nearest(self, *arguments: object) -> tuple[None, int]:
             return None, 0
 
     meter = IndexMeter(Whole(GROUPS, SIZE), block_size=SIZE, groups=1, now=Ticks())
