@@ -136,10 +136,10 @@ class Scheduler(Actor):
     def _handle(self, message: object) -> None:
         self._is_idle = False
         match message:
-            case Granted():
-                self._granted(message)
             case StepDone():
                 self._step_done(message)
+            case Granted():
+                self._granted(message)
             case Admit():
                 self._admit(message)
             case Cancel() | Ended():

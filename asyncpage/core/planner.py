@@ -89,14 +89,14 @@ class StepPlanner:
         depth = settings.depth if not roster.quarantine.has_suspects else 1
         if not may_leave or len(running.in_flight) >= depth:
             return self._reserve(running.no_wants, 0, ()) if self._released else None
+        if self._granted and not (self._released or self._is_saving or roster.may_change):
+            self._granted -= 1
+            self._number += 1
+            return Step(self._number, self.epoch, *running.launch_again(self._number, self.epoch))
         for row in roster.make_way():
             self._released.append(Released(row))
             self._removed.append(row)
         candidates = roster.candidates(settings.budget_tokens)
-        if self._granted and not (candidates or self._released or self._is_saving):
-            self._granted -= 1
-            self._number += 1
-            return Step(self._number, self.epoch, *running.launch_again(self._number, self.epoch))
         wants, tokens = running.wants(settings.long_prefill_tokens)
         if tokens or candidates or self._released or self._is_saving or (self._is_owed and not running.in_flight):
             return self._reserve(wants, tokens, candidates)
@@ -175,7 +175,8 @@ class StepPlanner:
         returned = self.running.settle(done)
         if returned is not None:
             quarantine = self.roster.quarantine
-            quarantine.step_finished(self.running.progress(returned.record) if quarantine.has_suspects else {})
+            if quarantine.is_alert:
+                quarantine.step_finished(self.running.progress(returned.record))
         return returned
 
     def stir(self, woken: Items[RequestId]) -> None:

@@ -31,8 +31,13 @@ class Quarantine:
 
     @property
     def has_suspects(self) -> bool:
-        """Whether `step_finished` wants to know of anybody's progress."""
+        """Whether some are run apart from the others."""
         return bool(self._groups)
+
+    @property
+    def is_alert(self) -> bool:
+        """Whether `step_finished` has anything to learn: there are suspects, or an executor was lost lately."""
+        return bool(self._groups or self._losses)
 
     def step_failed(self, suspects: Mapping[RequestId, int], *, was_alone: bool = True) -> RequestId | None:
         """A forward raised. `suspects`: the step's living requests, each with the computed tokens it was to reach.

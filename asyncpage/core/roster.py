@@ -121,6 +121,11 @@ class Roster:
             if (sequence := self._sequences.get(request)) is not None:
                 self._waiting.rekey(sequence, blocks)
 
+    @property
+    def may_change(self) -> bool:
+        """Whether somebody who waits might be let in, or somebody who runs might have to make way."""
+        return bool(self._waiting and len(self.running) < self._rows) or self.quarantine.has_suspects
+
     def make_way(self) -> list[int]:
         """While suspects are tried, whoever is not one of them waits again. Returns the rows they leave empty.
 

@@ -196,7 +196,7 @@ def test_the_same_batch_is_told_by_its_counts_in_all_rows() -> None:
 
 
 def test_rows_that_only_decode_get_the_blocks_of_several_steps_at_once_while_there_are_plenty() -> None:
-    memory = make(40)
+    memory = make(6 + 8 * 3)
     for row, tokens in enumerate((5, 6, 8)):
         admit(memory, row + 1, row, waiting(row, tokens))
     computed = {0: 5, 1: 6, 2: 8}  # of two blocks of four each: three, two and no tokens fit
@@ -204,21 +204,30 @@ def test_rows_that_only_decode_get_the_blocks_of_several_steps_at_once_while_the
     assert granted.steps == 4  # a block's worth
     assert [(row, index) for row, _, index, _ in granted.blocks.tolist()] == [(0, 2), (1, 2), (2, 2)]
     assert granted.counts.tolist() == [1, 1, 1]
-    after = {0: 9, 1: 10, 2: 12}
-    granted = settled(memory, replace(reserve(8, computed=after, wants={0: 1, 1: 1, 2: 1}), equal_steps=2))
+    memory = make(200)
+    for row, tokens in enumerate((5, 6, 8)):
+        admit(memory, row + 1, row, waiting(row, tokens))
+    granted = settled(memory, replace(reserve(4, computed=computed, wants={0: 1, 1: 1, 2: 1}), equal_steps=9))
+    assert granted.steps == 9  # up to tokens 14, 15 and 17
+    places = [(row, index) for row, _, index, _ in granted.blocks.tolist()]
+    assert places == [(0, 2), (0, 3), (1, 2), (1, 3), (2, 2), (2, 3), (2, 4)]
+    after = {0: 14, 1: 15, 2: 17}
+    granted = settled(memory, replace(reserve(13, computed=after, wants={0: 1, 1: 1, 2: 1}), equal_steps=2))
     assert granted.steps == 2
-    assert [(row, index) for row, _, index, _ in granted.blocks.tolist()] == [(2, 3)]
+    assert [(row, index) for row, _, index, _ in granted.blocks.tolist()] == [(1, 4)]
+    granted = settled(memory, replace(reserve(15, computed=after, wants={0: 1, 1: 1, 2: 1}), equal_steps=900))
+    assert granted.steps == 16  # four blocks' worth is the most
 
 
-def test_no_block_is_given_ahead_of_its_need_when_that_would_take_more_than_a_quarter_of_what_is_free() -> None:
-    for blocks, steps in ((4 + 7, 1), (4 + 8, 4)):
+def test_a_block_is_given_ahead_of_its_need_only_when_eight_are_free_for_each() -> None:
+    for blocks, steps in ((4 + 15, 1), (4 + 16, 4), (4 + 32, 8)):
         memory = make(blocks)
         for row in range(2):
             admit(memory, row + 1, row, waiting(row, 5))
         wanted = reserve(3, computed={0: 5, 1: 5}, wants={0: 1, 1: 1})
         granted = settled(memory, replace(wanted, equal_steps=9))
         assert granted.steps == steps
-        assert len(granted.blocks) == (0 if steps == 1 else 2)
+        assert len(granted.blocks) == {1: 0, 4: 2, 8: 4}[steps]
 
 
 def test_no_step_is_granted_ahead_while_a_row_computes_a_prompt_or_somebody_waits_for_a_running_row() -> None:
