@@ -22,16 +22,17 @@ from asyncpage.simulation.house_meter import ACTORS, NAMING, SETTLING, HouseMete
 from asyncpage.simulation.stand_in import stand_in
 
 _BLOCK = 16
+_FEWEST_STEPS = 128  # a grant holds for up to 64 steps, and what it costs must be in every window
 
 
 async def steady(running: int, windows: int, window_tokens: int) -> Result:
     """`running` rows that decode, one token a step each."""
-    steps = -(-window_tokens // running)
+    steps = max(_FEWEST_STEPS, -(-window_tokens // running))
     tokens = 40 + 3 * windows * steps  # what the windows take, and as much again between looks
     async with new_engine(running, context=48 + tokens) as engine:
         clients = Lasting(engine)
         clients.start(running, tokens)
-        return await measured(engine, "steady", running, windows, window_tokens, clients)
+        return await measured(engine, "steady", running, windows, steps * running, clients)
 
 
 async def churn(running: int, windows: int, window_tokens: int) -> Result:
