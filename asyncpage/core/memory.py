@@ -14,6 +14,7 @@ import numpy as np
 from asyncpage.core.block_tables import BlockTables
 from asyncpage.core.explanation import Explanations
 from asyncpage.core.obituaries import Obituaries
+from asyncpage.core.owed import Owed
 from asyncpage.core.sharing import Sharing
 from asyncpage.messages import EMPTY, Int32, Reserve
 
@@ -67,6 +68,7 @@ class Memory:
     tables: BlockTables
     rules: Rules = field(default_factory=Rules)
     sharing: Sharing = field(default_factory=Sharing)
+    owed: Owed = field(default_factory=Owed)
     batch: SameBatch = field(default_factory=SameBatch)
     obituaries: Obituaries = field(default_factory=Obituaries)
     explanations: Explanations = field(init=False)
@@ -90,8 +92,14 @@ class Memory:
         self.sharing.clear()
         return self.tables.forget_prefixes()
 
+    def left(self, row: int) -> None:
+        """A row's life has ended: nobody need wait for it, and it takes no more."""
+        self.sharing.broken(row)
+        self.owed.left(row)
+
     def rewind(self, *, forget: bool) -> None:
         """No row exists and no step is in flight any more; with `forget` no block holds anything either."""
         self.tables.reset(forget=forget)
+        self.owed.clear()
         self.sharing.clear()
         self.sharing.woken()  # the scheduler has called everybody back itself

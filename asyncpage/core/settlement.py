@@ -52,7 +52,7 @@ def settle(memory: Memory, reserve: Reserve) -> tuple[Granted, bool]:
         memory.publish(reserve)
         for one in reserve.released:
             tables.release(one.row, returned=reserve.returned, tail=one.tail)
-            sharing.broken(one.row)
+            memory.left(one.row)
 
     running = _Running(memory, reserve)
     if not running.settle():
@@ -61,7 +61,7 @@ def settle(memory: Memory, reserve: Reserve) -> tuple[Granted, bool]:
             is_steady = False
         running.settle_row_by_row()
         for victim in running.victims:
-            sharing.broken(victim)
+            memory.left(victim)
     waiting = _Waiting(memory, reserve, reserve.budget_tokens - running.tokens)
     if reserve.candidates and not running.victims:
         waiting.settle(has_company=bool(len(reserve.order)))
@@ -216,6 +216,7 @@ class _Waiting:
         self._tables = memory.tables
         self._rules = memory.rules
         self._sharing = memory.sharing
+        self._owed = memory.owed
         self._explanations = memory.explanations
         self._tier = memory.tables.tier
         self._reserve = reserve
@@ -294,9 +295,12 @@ class _Waiting:
         fresh = (tables.entries(gate) - len(blocks[0]) + copied) * groups
         donors = match.donors if match is not None else ()
         shared = len(blocks[0]) * groups + len(donors)
-        if fresh + shared + watermark > pool.free:  # those that somebody holds are not to be counted
+        spare = pool.free - watermark
+        if rules.whole_prompt:
+            spare -= self._owed.entries(tables.held) * groups
+        if fresh + shared > spare:  # those that somebody holds are not to be counted
             revived = sum(pool.count_free(ids) for ids in (*blocks, donors))
-            if fresh + revived + watermark > pool.free:
+            if fresh + revived > spare:
                 return False
         tables.cause = candidate.request
         if match is not None and candidate.read_cache:
@@ -312,6 +316,7 @@ class _Waiting:
         self._open(candidate, match, row, computed)
         held = tables.entries(computed + count)
         columns = tables.adopt(row, blocks, held - len(blocks[0]), donors=donors)
+        self._owed.admitted(row, tables.entries(gate), held)
         if copied:  # then no fresh one was taken: a fork computes one token
             self.copies += tables.copy_last(row, computed)
         if match is not None and donors:

@@ -280,6 +280,19 @@ def test_nobody_overtakes_a_candidate_that_does_not_fit() -> None:
     assert granted.admitted == ()
 
 
+@pytest.mark.parametrize(("second", "is_in"), [(16, True), (17, False)])
+def test_blocks_that_prompts_let_in_before_will_still_take_are_not_given_to_another(second: int, is_in: bool) -> None:
+    memory = make(10)
+    first = settled(memory, reserve(1, waiting(1, 24), budget=8, free_rows=(0,)))
+    assert [admission.count for admission in first.admitted] == [8]  # two of its six blocks; eight are free
+    granted = settled(memory, reserve(2, waiting(2, second), computed={0: 8}, wants={0: 4}, budget=100, free_rows=(1,)))
+    # The first has three of its six now, seven are free, of which it will take three.
+    assert bool(granted.admitted) is is_in
+    settled(memory, reserve(3, released=(Released(0),)))
+    granted = settled(memory, reserve(4, waiting(3, 17), free_rows=(2,)))
+    assert bool(granted.admitted)  # nothing is owed to a row that is empty
+
+
 @pytest.mark.parametrize(("whole_prompt", "is_in"), [(True, False), (False, True)])
 def test_blocks_for_the_whole_prompt_must_be_there_though_only_its_first_chunk_is_computed(
     whole_prompt: bool, is_in: bool
@@ -565,7 +578,7 @@ def test_a_candidate_whose_next_block_is_promised_is_parked_and_does_not_stop_th
 
 @pytest.mark.parametrize("how", ["released", "preempted", "switched off", "refuses the cache", "leader feeds nothing"])
 def test_nobody_is_left_waiting_for_a_promise_that_is_not_kept(how: str) -> None:
-    memory = make(5, rules=Rules(shares_in_flight=how != "switched off"))
+    memory = make(6, rules=Rules(shares_in_flight=how != "switched off"))
     prompt = list(range(9))
     leader = waiting(1, prompt, feed_cache=how != "leader feeds nothing")
     follower = waiting(2, prompt, read_cache=how != "refuses the cache")
@@ -577,7 +590,7 @@ def test_nobody_is_left_waiting_for_a_promise_that_is_not_kept(how: str) -> None
         if how == "released":
             granted = settled(memory, reserve(3, released=(Released(0),)))
         else:
-            granted = settled(memory, reserve(3, computed={0: 5}, wants={0: 17}))
+            granted = settled(memory, reserve(3, computed={0: 5}, wants={0: 21}))
             assert granted.victims == (0,)
         assert granted.woken == (2,)
         assert len(memory.sharing) == 0
