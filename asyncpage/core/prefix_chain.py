@@ -68,6 +68,7 @@ class PrefixChain:
         self._roots: dict[bytes, _Node] = {}
         self._nodes: dict[bytes, _Node] = {}
         self._places: dict[int, _Node] = {}
+        self.holds = self._places.__contains__  # asked for each block that anybody gives back
         self._ranks = _Ranks()
 
     def __len__(self) -> int:
@@ -93,9 +94,6 @@ class PrefixChain:
     def begin(self, root: bytes) -> _Node:
         node = self._roots.get(root)
         return _Node(root_name(root), root, (), None) if node is None else node
-
-    def holds(self, block: int) -> bool:
-        return block in self._places
 
     def held(self, names: Sequence[bytes]) -> Set[bytes]:
         nodes, gone = self._nodes, self._gone

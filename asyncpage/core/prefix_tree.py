@@ -46,6 +46,7 @@ class PrefixTree:
         self._block_size = block_size
         self._tree = TokenTree(block_size, len(groups))
         self._places: dict[int, Place] = {}
+        self.holds = self._places.__contains__
         self._names: set[bytes] = set()
 
     def __len__(self) -> int:
@@ -62,9 +63,6 @@ class PrefixTree:
 
     def begin(self, root: bytes) -> _Branch:
         return root
-
-    def holds(self, block: int) -> bool:
-        return block in self._places
 
     def held(self, names: Sequence[bytes]) -> Set[bytes]:
         return self._names.intersection(names)

@@ -68,8 +68,7 @@ class Sharing:
         """The block is computed and can be found."""
         promises = self._promises.get(row)
         if promises and promises[-1] == name:
-            promises.pop()
-            self._resolve(name)
+            self._resolve(promises.pop())
             if not promises:
                 del self._promises[row]
 
@@ -91,7 +90,7 @@ class Sharing:
 
     def _resolve(self, name: bytes) -> None:
         del self._promised[name]
-        waiting = self._waiting.pop(name, ())
-        for request in waiting:
-            del self._parked[request]
-        self._woken += waiting
+        if self._waiting and (waiting := self._waiting.pop(name, None)):
+            for request in waiting:
+                del self._parked[request]
+            self._woken += waiting
