@@ -89,7 +89,7 @@ class StepPlanner:
         depth = settings.depth if not roster.quarantine.has_suspects else 1
         if not may_leave or len(running.in_flight) >= depth:
             return self._reserve(running.no_wants, 0, ()) if self._released else None
-        if self._granted and not (self._released or self._is_saving or roster.may_change):
+        if self._granted and not (self._released or self._is_saving or roster.may_change or self._must_ask(())):
             self._granted -= 1
             self._number += 1
             return Step(self._number, self.epoch, *running.launch_again(self._number, self.epoch))

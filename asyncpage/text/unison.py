@@ -59,7 +59,7 @@ class Unison:
     def leave(self, slot: int) -> TextStream:
         """The slot is free; the stream goes its own way."""
         self._write_down()
-        self._slots = NO_SLOTS
+        self._slots, self._groups = NO_SLOTS, None
         stream = self._occupant(slot)
         stream.tokens = int(self._tokens[slot])
         self._streams[slot] = None

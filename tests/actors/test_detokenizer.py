@@ -347,6 +347,17 @@ def test_an_abort_between_tokens_is_told_beside_a_stop_string_of_another() -> No
     assert texts.finishes == (Finish(ONE, "stop", 3, 2, 0, stop_reason="b"), Finish(TWO, "abort", 3, 2, 0))
 
 
+def test_an_abort_in_a_step_without_tokens_is_told_where_streams_of_several_stop_strings_are_open() -> None:
+    bench = Bench()
+    requests = [RequestId(number) for number in range(1, 9)]
+    for request in requests:
+        bench.expect(request, stop=("zz",) if request > 4 else ())
+    tokens = {request: [*b"a"] for request in requests}
+    bench.step(tokens)
+    bench.said(tokens, ends=(End(requests[0], "length"),))
+    assert bench.said(ends=(End(requests[1], "abort"),)).finishes == (Finish(requests[1], "abort", 3, 2, 0),)
+
+
 def test_rows_that_change_from_step_to_step_keep_their_own_texts() -> None:
     dice = random.Random(7)
     bench = Bench()

@@ -34,6 +34,20 @@ def test_longest_prefix_goes_by_what_is_cached_when_a_row_is_free_not_when_the_r
     assert let_in(house) == [1, 4, 6, 2, 5, 3]
 
 
+def test_longest_prefix_hears_of_what_is_cached_though_no_step_would_have_to_be_settled() -> None:
+    house = ToyHouse(toy_handshake(blocks=1000), rows=1, policy="longest-prefix")
+    house.admit(1, prompt_of(1, 20), ONE)
+    house.run()
+    house.admit(2, prompt_of(2, 3), SamplingParams(max_tokens=60))
+    house.run(until=lambda: len(house.steps) == 5)
+    house.admit(3, prompt_of(3, 20), ONE)
+    house.admit(4, [*prompt_of(1, 20), 91], ONE)
+    house.run(until=lambda: len(house.steps) == 8)
+    house.cancel(2)
+    house.run()
+    assert let_in(house) == [1, 2, 4, 3]
+
+
 def test_longest_prefix_forgets_what_was_evicted() -> None:
     # Ten usable blocks: the stranger takes nine and the blocks of the first prompt with them.
     house = ToyHouse(toy_handshake(blocks=11, max_model_len=40), rows=1, policy="longest-prefix", budget_tokens=40)

@@ -65,10 +65,11 @@ async def check_idle(engine: AsyncEngine) -> None:
     A request's end is told before the step that it was in has returned; then steps without rows may save blocks.
     """
     while True:
+        was_flying = engine.house.scheduler.stats()["in_flight"]
         await engine.ping(60)
         await engine.ping(60)  # the settlement that the last step's return brought about is over
         stats = engine.house.scheduler.stats()
-        if not stats["in_flight"]:
+        if not (was_flying or stats["in_flight"]):
             break
     assert (stats["running"], stats["waiting"]) == (0, 0)
     ledger = engine.house.kv_manager.ledger()
