@@ -253,7 +253,7 @@ class Scheduler(Actor):
         if step is not None:
             self._executor.send(step)
         else:
-            self._is_idle = not granted.woken
+            self._is_idle = not (granted.woken or granted.victims)  # others may run on what those have given back
         self._watch_sent_back()
 
     def _watch_sent_back(self) -> None:

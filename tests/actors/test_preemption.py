@@ -124,6 +124,20 @@ def test_everybody_finishes_with_its_own_tokens_after_few_preemptions_however_sm
     check_idle(house)
 
 
+def test_a_victim_that_had_the_whole_budget_leaves_it_to_the_others() -> None:
+    # The second goes before the first, is let in last, and takes all of the budget until it is preempted itself.
+    house = ToyHouse(
+        toy_handshake(blocks=17, max_model_len=64), budget_tokens=4, rules=Rules(whole_prompt=False), policy="priority"
+    )
+    house.admit(1, range(17), SamplingParams(max_tokens=30), RequestOptions(priority=1))
+    for _ in range(31):
+        for box in house.boxes:
+            house.turn(box)
+    house.admit(2, range(50, 86), SamplingParams(max_tokens=1), RequestOptions(priority=0))
+    house.run()
+    assert set(house.outcomes.ends) == {1, 2}
+
+
 @pytest.mark.parametrize("depth", [1, 2])
 @settings(max_examples=20, deadline=None)
 @given(loads=LOADS, blocks=st.integers(MOST_TOKENS // BLOCK, 20))
