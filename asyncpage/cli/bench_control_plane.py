@@ -32,7 +32,7 @@ loads:
 bars (tokens/s of one core; what the control plane can do, not what a model makes):
   steady 256   1,000,000, of which scheduler and KV manager take at most 30 us a step up to sending it
   steady 1024  scheduler and KV manager: 120 us
-  steady 4096  a row costs at most 1.4 times one among 256: linear, but for the caches
+  steady 4096  a step costs at most 16 times one at 256
   churn 256    300,000
   sse 256      100,000
 

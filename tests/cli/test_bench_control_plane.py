@@ -42,9 +42,9 @@ def test_a_result_at_its_bars_is_not_below_them_and_one_behind_is() -> None:
 
 def test_a_step_may_grow_with_its_rows_and_not_faster() -> None:
     large = replace(GOOD, running=4096)
-    assert below([replace(large, step_us=5734.0), GOOD]) == []
-    (steep,) = below([GOOD, replace(large, step_us=5735.0)])  # 1.4 times as much a row
-    assert steep == "steady 4096: a step takes 5735 us, linear growth from 256 allows 5734"
+    assert below([replace(large, step_us=4096.0), GOOD]) == []
+    (steep,) = below([GOOD, replace(large, step_us=4097.0)])
+    assert steep == "steady 4096: a step takes 4097 us, linear growth from 256 allows 4096"
 
 
 def test_the_table_has_a_column_for_each_load_and_all_of_a_steps_time() -> None:

@@ -32,6 +32,7 @@ async def steady(running: int, windows: int, window_tokens: int) -> Result:
     async with new_engine(running, context=48 + tokens) as engine:
         clients = Lasting(engine)
         clients.start(running, tokens)
+        await until(lambda: engine.house.scheduler.stats()["running"] == running or bool(clients.broken))
         return await measured(engine, "steady", running, windows, steps * running, clients)
 
 
@@ -41,7 +42,8 @@ async def churn(running: int, windows: int, window_tokens: int) -> Result:
     async with new_engine(running, context=context) as engine:
         clients = Coming(engine)
         clients.start(running + running // 16)  # some wait, so that a row is never empty for want of them
-        await until(lambda: clients.finished >= 2 * running)
+        # Some rows are empty whenever one looks: it is under way once everybody has been answered twice.
+        await until(lambda: clients.finished >= 2 * running or bool(clients.broken))
         result = await measured(engine, "churn", running, windows, window_tokens, clients)
         clients.stop()
     return result
@@ -51,8 +53,6 @@ async def measured(
     engine: AsyncEngine, load: str, running: int, windows: int, window_tokens: int, clients: Clients | None
 ) -> Result:
     """Rates of `windows` windows, then the time of each actor from as many more. Errors: `BenchFailed`."""
-    full = running - running // 8  # where requests come and go, some rows are empty whenever one looks
-    await until(lambda: engine.house.scheduler.stats()["running"] >= full or bool(clients and clients.broken))
     keep_what_is_loaded()  # as `serve` does
     plain = [await window(engine, window_tokens) for _ in range(windows)]
     metered: list[tuple[Window, HouseMeter]] = []

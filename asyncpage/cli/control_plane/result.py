@@ -21,13 +21,6 @@ SETTLE_BARS_US: Mapping[tuple[str, int], float] = {("steady", 256): 30, ("steady
 """Scheduler and KV manager up to sending the step."""
 
 
-CACHE_ALLOWANCE = 1.4
-"""What a row may cost more among the most rows than among the fewest: thousands do not lie in the caches together.
-
-Sorting them would cost 1.5 times as much a row at 4,096 as at 256, comparing all with all 16 times.
-"""
-
-
 @dataclass(frozen=True, slots=True)
 class Result:
     """Medians over windows.
@@ -88,12 +81,12 @@ def below(results: Sequence[Result]) -> list[str]:
 
 
 def _not_linear(steady: Sequence[Result]) -> list[str]:
-    """A step may grow with its rows, and not faster but for the caches."""
+    """A step may grow with its rows, and not faster."""
     by_size = sorted(steady, key=lambda result: result.running)
     if len(by_size) < 2:
         return []
     small, large = by_size[0], by_size[-1]
-    most_us = CACHE_ALLOWANCE * small.step_us * large.running / small.running
+    most_us = small.step_us * large.running / small.running
     if large.step_us <= most_us:
         return []
     text = f"{large.name}: a step takes {large.step_us:.0f} us, linear growth from {small.running} allows {most_us:.0f}"

@@ -14,7 +14,7 @@ from statistics import median
 
 from asyncpage.cli.control_plane.loads import measured, new_engine
 from asyncpage.cli.control_plane.result import Result
-from asyncpage.cli.control_plane.window import BenchFailed
+from asyncpage.cli.control_plane.window import BenchFailed, until
 from asyncpage.config import ServerConfig
 from asyncpage.server.http_server import HttpServer
 
@@ -38,6 +38,7 @@ async def sse(clients: int, windows: int, window_tokens: int) -> Result:
                 os.sched_setaffinity(process.pid, cores[1:])
                 os.sched_setaffinity(0, cores[:1])
             heard = asyncio.ensure_future(_hear(process))
+            await until(lambda: engine.house.scheduler.stats()["running"] == clients)
             result = await measured(engine, "sse", clients, windows, window_tokens, None)
             told, whole = await heard
         finally:
