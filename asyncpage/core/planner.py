@@ -89,7 +89,8 @@ class StepPlanner:
         depth = settings.depth if not roster.quarantine.has_suspects else 1
         if not may_leave or len(running.in_flight) >= depth:
             return self._reserve(running.no_wants, 0, ()) if self._released else None
-        if self._granted and not (self._released or self._is_saving or roster.may_change or self._must_ask(())):
+        is_disturbed = self._released or self._is_saving or roster.may_change or self._waits_for_hits
+        if self._granted and running.may_go_on and not is_disturbed:
             self._granted -= 1
             self._number += 1
             return Step(self._number, self.epoch, *running.launch_again(self._number, self.epoch))
@@ -125,14 +126,15 @@ class StepPlanner:
             released=tuple(self._released),
             filled=filled,
             filled_tokens=filled_tokens,
-            equal_steps=1 if self._must_ask(candidates) else running.equal_steps(wants, tokens),
+            equal_steps=1 if candidates or self._waits_for_hits else running.equal_steps(wants, tokens),
         )
         self._released.clear()
         return reserve
 
-    def _must_ask(self, candidates: tuple[Candidate, ...]) -> bool:
-        """Whether each step is to be settled: somebody might be let in, or news of hits change who would be next."""
-        return bool(candidates) or (self._wants_hits and self.roster.waiting > 0)
+    @property
+    def _waits_for_hits(self) -> bool:
+        """Whether news of what is cached, which a settlement brings, may change who is next."""
+        return self._wants_hits and self.roster.waiting > 0
 
     def apply(self, granted: Granted) -> Step | None:
         """The answer to the last `Reserve`: move requests in and out of rows. Returns the step to send, if any."""

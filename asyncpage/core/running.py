@@ -152,6 +152,11 @@ class Running:
         self._lane = Lane(rows, column, self._requests(rows), rows) if is_first_of_many else None
         self._record(number, epoch, rows, column, 0)
 
+    @property
+    def may_go_on(self) -> bool:
+        """Whether a step like the last one may follow it: nobody has come or gone or got several tokens since."""
+        return self._lane is not None
+
     def launch_again(self, number: int, epoch: int) -> tuple[Int32, Int32]:
         """A step like the one before leaves. Returns its rows and counts."""
         lane, counts = self._lane, self._advance[0]
@@ -301,6 +306,7 @@ class Running:
             if is_any(ends):
                 over = self._ended(rows[ends].tolist(), tokens[ends].tolist())
         else:
+            self._lane = None  # what the next step has to compute is another now
             counts, places, over = self._accept_drafts(rows, counts, tokens)
             tokens, logprobs = tokens[places], take_positions(logprobs, places)
         return Returned(

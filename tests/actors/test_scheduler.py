@@ -60,7 +60,7 @@ def check_idle(house: ToyHouse) -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_rows_that_only_decode_ask_for_memory_once_a_block_and_still_say_what_they_should(depth: int) -> None:
+def test_rows_that_only_decode_ask_for_memory_once_for_many_steps_and_still_say_what_they_should(depth: int) -> None:
     house = ToyHouse(toy_handshake(blocks=200), depth=depth)
     prompts = {request: [request + 10, *range(20, 24 + request)] for request in range(1, 5)}
     for request, prompt in prompts.items():

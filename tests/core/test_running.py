@@ -540,3 +540,25 @@ def test_one_token_of_a_prompt_is_not_a_step_that_others_could_follow() -> None:
     running = batch()
     start(running, make(1, prompt=6), 0)
     assert running.equal_steps(*running.wants(1)) == 1
+
+
+def test_no_step_like_the_last_follows_one_that_brought_several_tokens_or_a_row_that_came_or_went() -> None:
+    def decoding() -> Running:
+        running = batch()
+        start(running, make(1), 0)
+        launch(running, 1, {0: 6})
+        settle(running, done(1, {0: 50}))
+        running.launch(2, 1, ints(0), ints(1), is_first_of_many=True)
+        assert running.may_go_on
+        return running
+
+    running = decoding()
+    settle(running, done(2, {0: [51, 52]}))
+    assert not running.may_go_on
+    assert running.wants()[0].tolist()[0] == 2
+    running = decoding()
+    start(running, make(2), 1)
+    assert not running.may_go_on
+    running = decoding()
+    running.close(running.occupant(0))
+    assert not running.may_go_on
