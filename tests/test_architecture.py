@@ -19,7 +19,7 @@ MOST_LINES = 400
 # Each room with the rooms that it may import, beside itself. A room is a folder, or a module directly in the package.
 # "core.sampling" is a value that messages carry, so it counts as foundation.
 FOUNDATION = {"messages", "records", "errors", "clock", "config", "core.sampling"}
-ACTOR_SIDE = {"core", "text", "pipes"} | FOUNDATION
+ACTOR_SIDE = {"core", "text", "grammar", "pipes"} | FOUNDATION
 MAY_IMPORT: dict[str, set[str]] = {
     "records": set(),
     "errors": set(),
@@ -37,11 +37,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "formats": FOUNDATION,
     "pipes": FOUNDATION,
     "text": {"formats", "core"} | FOUNDATION,
+    "grammar": FOUNDATION,
     "kernels": FOUNDATION,
     "backends": {"kernels", "core"} | FOUNDATION,
     "weights": {"formats", "kernels"} | FOUNDATION,
     "models": {"backends", "kernels", "weights"} | FOUNDATION,
-    "executor": {"models", "weights", "backends", "kernels", "core", "pipes", "formats", "logs", "machine"}
+    "executor": {"models", "weights", "backends", "kernels", "core", "pipes", "formats", "grammar", "logs", "machine"}
     | FOUNDATION,
     "actors": ACTOR_SIDE,
     "house": {"actors"} | ACTOR_SIDE,

@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from asyncpage.core.sampling import SamplingParams
-from asyncpage.messages.values import RequestId
+from asyncpage.messages.values import Constraint, RequestId
 from asyncpage.records import record
 
 
@@ -50,7 +50,7 @@ class RequestOptions:
     `priority`: smaller runs earlier. `deadline`: on the engine's clock, None for never. `cache_salt` separates
     tenants in the prefix cache; `use_cache` False neither reads nor feeds it. `echo` puts the prompt's text in
     front of the answer. `truncate_prompt_tokens` keeps that many tokens from the prompt's end. `label` is the
-    client-visible id, for logs.
+    client-visible id, for logs. `constraint`: what every token of the answer must follow.
     """
 
     priority: int = 0
@@ -61,6 +61,7 @@ class RequestOptions:
     truncate_prompt_tokens: int | None = None
     adapter: str = ""
     label: str = ""
+    constraint: Constraint | None = None
 
 
 @record(frozen=True, slots=True)

@@ -35,6 +35,17 @@ def frontend_of(request: RequestId) -> int:
 
 
 @record(frozen=True, slots=True)
+class Constraint:
+    """A compiled grammar that every token of an answer must follow.
+
+    `digest`: 16 bytes that name it. `network`: `grammar.network.Network` as bytes, which an executor is sent once.
+    """
+
+    digest: bytes
+    network: bytes
+
+
+@record(frozen=True, slots=True)
 class Prefix:
     """What a request brings to the prefix index.
 

@@ -8,10 +8,13 @@ INVARIANT: nothing in a call can be refused by the server any more; only the eng
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from asyncpage.core.sampling import SamplingParams
+from asyncpage.grammar.source import GrammarSource
 from asyncpage.messages import Prompt, RequestOptions
+from asyncpage.text.reply import PlainReader, ReplyReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,11 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """`model` is the name that the client used; `ignored` are its fields that nothing here knows."""
+    """`model` is the name that the client used; `ignored` are its fields that nothing here knows.
+
+    `grammar`: what the answer must follow, yet to be compiled; `grammar_param` the field that asked for it.
+    `new_reader`: makes what reads a choice's text.
+    """
 
     model: str
     prompts: tuple[Prompt, ...]
@@ -41,6 +48,9 @@ class Call:
     options: RequestOptions
     output: Output
     ignored: tuple[str, ...] = ()
+    grammar: GrammarSource | None = None
+    grammar_param: str = ""
+    new_reader: Callable[[], ReplyReader] = PlainReader
 
     @property
     def choices(self) -> int:

@@ -1,0 +1,74 @@
+"""What an answer's text means: content, reasoning, and calls of tools, told apart while it streams.
+
+A call of the server has one reader a choice, made by the tool and reasoning parsers that serve the model; every
+dialect of the API is written from the parts that it gives.
+
+INVARIANT: cut in whatever pieces, a text gives the same parts, once adjacent ones of a kind are joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from asyncpage.records import record
+
+
+@record(frozen=True, slots=True)
+class ContentPart:
+    """More of what the answer says."""
+
+    text: str
+
+
+@record(frozen=True, slots=True)
+class ReasoningPart:
+    """More of what the model thinks before it answers."""
+
+    text: str
+
+
+@record(frozen=True, slots=True)
+class CallBegun:
+    """The answer's call number `index`, from 0, of the tool `name`; its arguments follow."""
+
+    index: int
+    name: str
+
+
+@record(frozen=True, slots=True)
+class CallArguments:
+    """More of a call's arguments: together they are one JSON text."""
+
+    index: int
+    text: str
+
+
+@record(frozen=True, slots=True)
+class CallEnded:
+    """A call's arguments are complete."""
+
+    index: int
+
+
+ReplyPart = ContentPart | ReasoningPart | CallBegun | CallArguments | CallEnded
+
+
+class ReplyReader(Protocol):
+    """Reads one choice's text in order. What may yet turn out to be a marker is held back until it is decided."""
+
+    def feed(self, text: str) -> Sequence[ReplyPart]: ...
+
+    def end(self) -> Sequence[ReplyPart]:
+        """The rest, when nothing more comes: an unfinished marker is content; a call that was begun ends."""
+        ...
+
+
+class PlainReader:
+    """All of it is content."""
+
+    def feed(self, text: str) -> Sequence[ReplyPart]:
+        return (ContentPart(text),) if text else ()
+
+    def end(self) -> Sequence[ReplyPart]:
+        return ()
