@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from array import array
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -39,8 +40,6 @@ from asyncpage.messages import (
     RequestId,
     RequestOptions,
     ResetCache,
-    TextPrompt,
-    TokenPrompt,
     Why,
 )
 from asyncpage.outputs import Part
@@ -53,6 +52,7 @@ from asyncpage.pipes.kv_folder import prepare_folder
 from asyncpage.pipes.launcher import Launcher, ProcessLauncher, ThreadLauncher
 from asyncpage.pipes.link import CAN_SHARE_MEMORY
 from asyncpage.pipes.mailbox import Mailbox
+from asyncpage.prompt_like import PromptLike, as_prompt
 from asyncpage.store import resolve_model
 from asyncpage.text.chat_template import load_chat_template
 from asyncpage.text.generation import generation_defaults
@@ -61,7 +61,6 @@ from asyncpage.text.tokenizer import Tokenizer
 from asyncpage.text.vocabulary_source import load_vocabulary
 
 State = Literal["ready", "restarting", "draining", "dead"]
-PromptLike = str | Sequence[int] | Prompt
 
 ANSWER_TIMEOUT_S = 10.0
 """How long the KV manager may take to answer a question: many steps."""
@@ -210,6 +209,14 @@ class AsyncEngine:
         """End a request whose client has left; unknown and ended ids are ignored."""
         self._frontend.cancel(request)
 
+    async def tokenize(self, prompt: Prompt, *, add_special: bool = True) -> Sequence[int]:
+        """The ids that the prompt would run with; it may be longer than the context.
+
+        `add_special`: put around a text what the model wants there. Errors: `RequestError` when it has no ids.
+        """
+        self._check_alive()
+        return array("i", await self._frontend.encode(prompt, add_special=add_special))
+
     async def generate(
         self,
         prompt: PromptLike,
@@ -223,7 +230,7 @@ class AsyncEngine:
         sampling = sampling or SamplingParams(**self.sampling_defaults)
         sampling.check(self.vocab_size)
         stream = PartStream(sampling.n, self.tokens)
-        stream.first = first = self.submit(_as_prompt(prompt), sampling, options or RequestOptions(), stream)
+        stream.first = first = self.submit(as_prompt(prompt), sampling, options or RequestOptions(), stream)
         try:
             async for part in stream.parts():
                 yield part
@@ -342,20 +349,6 @@ def _open_arena(config: EngineConfig) -> HostArena | None:
             "available; lower it"
         )
     return HostArena()
-
-
-def _as_prompt(prompt: PromptLike) -> Prompt:
-    match prompt:
-        case str():
-            return TextPrompt(prompt)
-        case TextPrompt() | TokenPrompt() | ChatPrompt():
-            return prompt
-        case _:
-            for index, token in enumerate(prompt):
-                if not -(2**31) <= token < 2**31:  # the tokenizer judges those that fit its column
-                    text = f"prompt: token id {token} at index {index} is outside any vocabulary"
-                    raise RequestError(text, param="prompt")
-            return TokenPrompt(b"".join(int(token).to_bytes(4, "little", signed=True) for token in prompt))
 
 
 def _read_files(path: Path, config: EngineConfig) -> tuple[Text, Mapping[str, Any]]:

@@ -19,11 +19,12 @@ from typing import Any, TypeVar
 
 from asyncpage.config import EngineConfig
 from asyncpage.core.sampling import SamplingParams
-from asyncpage.engine import AsyncEngine, PromptLike
+from asyncpage.engine import AsyncEngine
 from asyncpage.errors import UsageError
 from asyncpage.messages import ChatPrompt, TextPrompt, TokenPrompt
 from asyncpage.outputs import Part, RequestOutput, gather
 from asyncpage.progress import Progress
+from asyncpage.prompt_like import PromptLike
 
 _T = TypeVar("_T")
 Message = Mapping[str, Any]

@@ -99,6 +99,16 @@ async def test_every_choice_of_every_prompt_gets_its_own_tokens(engine: AsyncEng
         assert found == [tuple(toy_tokens(prompt, 20, VOCAB))] * 3
 
 
+async def test_the_ids_of_a_prompt_are_told_without_running_it(engine: AsyncEngine) -> None:
+    ids = list(range(0, VOCAB, 3)) * 20  # more than the context
+    assert list(await engine.tokenize(TokenPrompt(np.array(ids, dtype="<i4").tobytes()))) == ids
+    with pytest.raises(RequestError, match="vocabulary"):
+        await engine.tokenize(TokenPrompt(np.array([VOCAB], dtype="<i4").tobytes()))
+    await engine.stop()
+    with pytest.raises(RequestError, match="the engine is dead"):
+        await engine.tokenize(TokenPrompt(b""))
+
+
 async def test_leaving_the_loop_ends_the_request(engine: AsyncEngine) -> None:
     parts = engine.generate([1, 2, 3], SamplingParams(max_tokens=390))
     async for _ in parts:

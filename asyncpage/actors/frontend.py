@@ -1,8 +1,8 @@
 """A front end's end of the line: gives out request ids, and brings every answer to the sink that waits for it.
 
-The server and the in-process API open requests here; it sends `Tokenize` and `Cancel` to the tokenizer. The
-scheduler sends `Accepted` and `Refused`, the tokenizer `Refused`, the detokenizer `Texts`, every actor `Pong`. The KV
-manager is sent `Ask` and `Follow`, and sends `Answer` and `CacheEvents`.
+The server and the in-process API open requests here; it sends `Tokenize`, `Encode` and `Cancel` to the tokenizer. The
+scheduler sends `Accepted` and `Refused`, the tokenizer `Refused` and `Encoded`, the detokenizer `Texts`, every actor
+`Pong`. The KV manager is sent `Ask` and `Follow`, and sends `Answer` and `CacheEvents`.
 Sinks are called in the wake-up that brought the message: no queue and no task switch a token.
 
 INVARIANT: a sink hears `refused` or `finished` exactly once, and nothing after it.
@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import repeat
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import structlog
@@ -30,6 +30,8 @@ from asyncpage.messages import (
     Ask,
     CacheEvents,
     Cancel,
+    Encode,
+    Encoded,
     Finish,
     Follow,
     Int32,
@@ -114,6 +116,7 @@ class Frontend(Actor):
         self._sinks: dict[RequestId, Sink] = {}
         self._alternatives: dict[RequestId, int] = {}  # of each token, where log-probabilities are wanted
         self._asked_for = Counter[int]()  # how many of these want so many
+        self._encodings: dict[RequestId, asyncio.Future[bytes]] = {}
         self._last_requests: tuple[RequestId, ...] = ()
         self._last_sinks: list[Sink | None] = []
         self._cancelled: set[RequestId] = set()  # of these, the ones that the tokenizer was told of
@@ -137,11 +140,7 @@ class Frontend(Actor):
         if sampling.n > self._most_open:
             text = f"n is {sampling.n}, and the front end holds at most {self._most_open} open requests"
             raise RequestError(text, param="n")
-        if len(self._sinks) + sampling.n > self._most_open:
-            text = f"the front end holds {len(self._sinks)} open requests, at most {self._most_open}; try again later"
-            raise RequestError(text, status=429, code="queue_full", retry_after_s=1.0)
-        first = RequestId((self._index << FRONTEND_SHIFT) + self._next)
-        self._next += sampling.n
+        first = self._new_ids(sampling.n)
         self._tokenizer.send(Tokenize(first, prompt, sampling, options))  # if this raises, nothing was opened
         for choice in range(sampling.n):
             request = RequestId(first + choice)
@@ -158,13 +157,30 @@ class Frontend(Actor):
             self._cancelled.add(request)
             self._tokenizer.send(Cancel(request))
 
+    async def encode(self, prompt: Prompt, *, add_special: bool = True) -> bytes:
+        """The ids of a validated prompt, int32 little-endian, without running it.
+
+        Errors: `RequestError`: 429 when too many requests are open already, or why the prompt has no ids.
+        """
+        request = self._new_ids(1)
+        self._tokenizer.send(Encode(request, prompt, add_special))
+        encoded: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._encodings[request] = encoded
+        try:
+            return await encoded
+        finally:
+            # Whoever has left is told of no more, but the place is taken until the tokenizer has answered.
+            if request in self._encodings:
+                self._tokenizer.send(Cancel(request))
+
     def fail_all(self, failure: Failure) -> None:
         """The house is falling: every open request and question ends with this failure, and every feed ends."""
         for request, sink in list(self._sinks.items()):
             self._close(request)
             self._call(request, sink.finished, Finish(request, "error", 0, 0, 0, failure=failure))
-        questions, self._questions = self._questions, {}
-        for answered in questions.values():
+        unanswered: list[asyncio.Future[Any]] = [*self._encodings.values(), *self._questions.values()]
+        self._encodings, self._questions = {}, {}
+        for answered in unanswered:
             if not answered.done():
                 answered.set_exception(request_error(failure))
         feeds, self._feeds = self._feeds, {}
@@ -237,8 +253,14 @@ class Frontend(Actor):
             case Accepted():
                 if sink := self._sinks.get(message.request):
                     self._call(message.request, sink.accepted, message.request, message.prompt_tokens)
+            case Encoded():
+                if (encoded := self._encodings.pop(message.request, None)) and not encoded.done():
+                    encoded.set_result(message.tokens)
             case Refused():
-                if sink := self._close(message.request):
+                if encoded := self._encodings.pop(message.request, None):
+                    if not encoded.done():
+                        encoded.set_exception(request_error(message.failure))
+                elif sink := self._close(message.request):
                     self._call(message.request, sink.refused, message.request, message.failure)
             case Pong():
                 self._pong(message)
@@ -254,6 +276,16 @@ class Frontend(Actor):
 
     def stats(self) -> Mapping[str, float]:
         return {"open_requests": len(self._sinks)}
+
+    def _new_ids(self, count: int) -> RequestId:
+        """The first of so many ids. Errors: `RequestError` 429 when too many requests are open."""
+        held = len(self._sinks) + len(self._encodings)
+        if held + count > self._most_open:
+            text = f"the front end holds {held} open requests, at most {self._most_open}; try again later"
+            raise RequestError(text, status=429, code="queue_full", retry_after_s=1.0)
+        first = RequestId((self._index << FRONTEND_SHIFT) + self._next)
+        self._next += count
+        return first
 
     def _texts(self, texts: Texts) -> None:
         sinks = self._sinks

@@ -1,10 +1,11 @@
 """The tokenizer actor: a validated prompt in, token ids and names of their blocks out.
 
-Front ends send `Tokenize` and `Cancel`; it sends `Admit` and `Cancel` to the scheduler and `Refused` to front ends.
+Front ends send `Tokenize`, `Encode` and `Cancel`; it sends `Admit` and `Cancel` to the scheduler, `Refused` and
+`Encoded` to front ends.
 A prompt is worked off in slices behind the mailbox, so a long one holds up nobody.
 
-INVARIANT: each choice of a `Tokenize` gets either its `Refused` here or a place in one `Admit`; a `Cancel` never
-overtakes the `Admit` it belongs to.
+INVARIANT: each choice of a `Tokenize` gets either its `Refused` here or a place in one `Admit`, each `Encode` its
+`Refused` or its `Encoded`; a `Cancel` never overtakes the `Admit` it belongs to.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from asyncpage.messages import (
     Admit,
     Cancel,
     ChatPrompt,
+    Encode,
+    Encoded,
     Int32,
+    Prompt,
     Refused,
     RequestId,
     TextPrompt,
@@ -85,7 +89,7 @@ class TokenizerActor(Actor):
 
     def receive(self, message: object) -> Continuation | None:
         match message:
-            case Tokenize():
+            case Tokenize() | Encode():
                 return self._begin(message)
             case Cancel():
                 self._cancel(message)
@@ -95,7 +99,7 @@ class TokenizerActor(Actor):
 
     def fail(self, message: object, error: Exception) -> bool:
         """A prompt that cannot be tokenised harms its own request only."""
-        if not isinstance(message, Tokenize):
+        if not isinstance(message, (Tokenize, Encode)):
             return False
         if isinstance(error, RequestError):
             failure = error.failure
@@ -112,13 +116,13 @@ class TokenizerActor(Actor):
             "prompt_tokens": self._tokens,
         }
 
-    def _begin(self, message: Tokenize) -> Continuation | None:
+    def _begin(self, message: Tokenize | Encode) -> Continuation | None:
         """The first slice of a prompt's work, mostly all of it, and what is left."""
-        slices = self._work(message)
+        slices = self._work(message) if isinstance(message, Tokenize) else self._encode(message)
         try:
             next(slices)
         except StopIteration as end:
-            self._admit(end.value)
+            self._send(end.value)
             return None
         job = _Job(message, slices)
         self._in_work.update(dict.fromkeys(job.choices, job))
@@ -132,16 +136,19 @@ class TokenizerActor(Actor):
             next(job.slices)
         except StopIteration as end:
             self._forget(job.choices)
-            self._admit(end.value)
+            self._send(end.value)
             for request in sorted(job.cancelled):
                 self._scheduler.send(Cancel(request))
             return None
         return lambda: self._go_on(job)
 
-    def _admit(self, admit: Admit) -> None:
+    def _send(self, made: Admit | Encoded) -> None:
+        if isinstance(made, Encoded):
+            self._frontends[frontend_of(made.request)].send(made)
+            return
         self._prompts += 1
-        self._tokens += len(admit.tokens) // 4
-        self._scheduler.send(admit)
+        self._tokens += len(made.tokens) // 4
+        self._scheduler.send(made)
 
     def _cancel(self, cancel: Cancel) -> None:
         job = self._in_work.get(cancel.request)
@@ -167,12 +174,8 @@ class TokenizerActor(Actor):
 
     def _work(self, message: Tokenize) -> Generator[None, None, Admit]:
         """Everything between a prompt and its `Admit`, yielding between slices."""
-        options, sampling, prompt = message.options, message.sampling, message.prompt
-        if isinstance(prompt, TokenPrompt):
-            tokens = prompt.tokens
-            self._check_range(tokens)
-        else:
-            tokens = (yield from self._ids(prompt)).tobytes()
+        options, sampling = message.options, message.sampling
+        tokens = yield from self._tokens_of(message.prompt)
         keep = options.truncate_prompt_tokens
         if keep is not None:
             if keep < 1:
@@ -194,12 +197,24 @@ class TokenizerActor(Actor):
             bad_word_ids = yield from self._bad_word_ids(sampling.bad_words)
         return Admit(message.request, tokens, names, sampling, options, bad_word_ids)
 
-    def _ids(self, prompt: TextPrompt | ChatPrompt) -> Generator[None, None, Int32]:
+    def _encode(self, message: Encode) -> Generator[None, None, Encoded]:
+        """A prompt that will not run may be longer than the context, and of no tokens."""
+        return Encoded(message.request, (yield from self._tokens_of(message.prompt, message.add_special)))
+
+    def _tokens_of(self, prompt: Prompt, add_special: bool = True) -> Generator[None, None, bytes]:
+        if isinstance(prompt, TokenPrompt):
+            self._check_range(prompt.tokens)
+            return prompt.tokens
+        return (yield from self._ids(prompt, add_special)).tobytes()
+
+    def _ids(self, prompt: TextPrompt | ChatPrompt, add_special: bool) -> Generator[None, None, Int32]:
         """The prompt's ids, int32 little-endian."""
         match prompt:
             case TextPrompt(text):
                 self._check_size(text, "prompt")
-                found = yield from self._tokenizer.encode_slices(text, slice_s=SLICE_S, now=self._clock.now)
+                found = yield from self._tokenizer.encode_slices(
+                    text, add_special=add_special, slice_s=SLICE_S, now=self._clock.now
+                )
             case ChatPrompt() as chat:
                 if self._template is None:
                     raise RequestError("this model has no chat template; send the prompt as text", param="messages")
@@ -284,7 +299,7 @@ class _Job:
 
     __slots__ = ("cancelled", "choices", "is_dropped", "slices")
 
-    def __init__(self, message: Tokenize, slices: Generator[None, None, Admit]) -> None:
+    def __init__(self, message: Tokenize | Encode, slices: Generator[None, None, Admit | Encoded]) -> None:
         self.choices = _choices(message)
         self.cancelled: set[RequestId] = set()
         self.is_dropped = False
@@ -296,5 +311,7 @@ def _root(block_size: int, salt: str, adapter: str) -> bytes:
     return root_name(root_key(block_size, salt=salt, adapter=adapter))
 
 
-def _choices(message: Tokenize) -> tuple[RequestId, ...]:
+def _choices(message: Tokenize | Encode) -> tuple[RequestId, ...]:
+    if isinstance(message, Encode):
+        return (message.request,)
     return tuple(RequestId(message.request + choice) for choice in range(message.sampling.n))

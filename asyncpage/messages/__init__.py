@@ -13,7 +13,7 @@ from asyncpage.messages.anyone import Ping, Pong
 from asyncpage.messages.archive import NO_PARENT, BlockLabel, Discard, Fetch, Store, Touch
 from asyncpage.messages.detokenizer import End, Expect, Started, StepTokens
 from asyncpage.messages.executor import Handshake, LayerGroup, Load, LoadFailed, NewRow, Shutdown, Step
-from asyncpage.messages.frontend import Accepted, Finish, LogprobEntry, Refused, Texts
+from asyncpage.messages.frontend import Accepted, Encoded, Finish, LogprobEntry, Refused, Texts
 from asyncpage.messages.kv_manager import Candidate, Fetched, Released, Reserve, Rewind, Shelved, Stored, Unwatch, Watch
 from asyncpage.messages.questions import Answer, Ask, CacheEvent, CacheEvents, Follow, Question, ResetCache, Why
 from asyncpage.messages.scheduler import (
@@ -30,7 +30,16 @@ from asyncpage.messages.scheduler import (
     StepFailed,
     Stirred,
 )
-from asyncpage.messages.tokenizer import Cancel, ChatPrompt, Prompt, RequestOptions, TextPrompt, Tokenize, TokenPrompt
+from asyncpage.messages.tokenizer import (
+    Cancel,
+    ChatPrompt,
+    Encode,
+    Prompt,
+    RequestOptions,
+    TextPrompt,
+    Tokenize,
+    TokenPrompt,
+)
 from asyncpage.messages.values import (
     EMPTY,
     EMPTY_BLOCKS,
@@ -48,7 +57,7 @@ from asyncpage.messages.values import (
     frontend_of,
 )
 
-ToTokenizer = Tokenize | Cancel
+ToTokenizer = Tokenize | Encode | Cancel
 ToScheduler = (
     Admit
     | Cancel
@@ -68,7 +77,7 @@ ToKvManager = Shelved | Stored | Fetched | Reserve | Rewind | Watch | Unwatch | 
 ToExecutor = Step | Load | Shutdown
 FromExecutor = StepDone | StepFailed | Handshake | LoadFailed
 ToDetokenizer = Expect | StepTokens
-ToFrontend = Accepted | Refused | Texts | Pong | Answer | CacheEvents
+ToFrontend = Accepted | Refused | Encoded | Texts | Pong | Answer | CacheEvents
 
 __all__ = (
     "EMPTY",
@@ -91,6 +100,8 @@ __all__ = (
     "Constraint",
     "Discard",
     "Drain",
+    "Encode",
+    "Encoded",
     "End",
     "Ended",
     "ExecutorGone",

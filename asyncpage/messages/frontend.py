@@ -31,6 +31,14 @@ class Refused:
 
 
 @record(frozen=True, slots=True)
+class Encoded:
+    """A prompt that only its ids were wanted of. `tokens`: int32 little-endian."""
+
+    request: RequestId
+    tokens: bytes
+
+
+@record(frozen=True, slots=True)
 class Finish:
     """The one terminal outcome. `stop_reason`: the stop string or token id that matched."""
 

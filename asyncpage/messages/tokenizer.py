@@ -78,6 +78,18 @@ class Tokenize:
 
 
 @record(frozen=True, slots=True)
+class Encode:
+    """A validated prompt is wanted as token ids and not to run: answered with `Encoded`, or with `Refused`.
+
+    `add_special`: put around a text what the model wants there, as for a text that runs.
+    """
+
+    request: RequestId
+    prompt: Prompt
+    add_special: bool = True
+
+
+@record(frozen=True, slots=True)
 class Cancel:
     """The client has left. Goes by the tokenizer, so that it can never overtake its own `Admit`."""
 

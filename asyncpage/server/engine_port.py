@@ -7,7 +7,7 @@ INVARIANT: after `refused` or `finished` a sink hears nothing more of that reque
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from asyncpage.actors.frontend import Sink
@@ -66,6 +66,13 @@ class Engine(Protocol):
 
     def cancel(self, request: RequestId) -> None:
         """End a request whose client has left; unknown and ended ids are ignored."""
+        ...
+
+    async def tokenize(self, prompt: Prompt, *, add_special: bool = True) -> Sequence[int]:
+        """The ids that the prompt would run with; it may be longer than the context.
+
+        `add_special`: put around a text what the model wants there. Errors: `RequestError` when it has no ids.
+        """
         ...
 
     async def ping(self, timeout_s: float) -> Mapping[str, Mapping[str, float]]:

@@ -17,6 +17,8 @@ from asyncpage.messages import (
     FRONTEND_SHIFT,
     Accepted,
     Cancel,
+    Encode,
+    Encoded,
     Finish,
     LogprobEntry,
     Logprobs,
@@ -305,3 +307,50 @@ async def test_waiting_for_all_to_close_ends_with_the_last_outcome() -> None:
     assert not waiting.done()
     frontend.receive(texts(finishes=(finish(a),)))
     await waiting
+
+
+async def test_ids_that_were_asked_for_come_to_whom_they_are_meant_for() -> None:
+    frontend, tokenizer = make()
+    first = asyncio.ensure_future(frontend.encode(TextPrompt("a")))
+    second = asyncio.ensure_future(frontend.encode(TextPrompt("b"), add_special=False))
+    third = asyncio.ensure_future(frontend.encode(TextPrompt("c")))
+    await asyncio.sleep(0)
+    a, b, c = tokenizer.messages
+    assert isinstance(a, Encode)
+    assert isinstance(b, Encode)
+    assert isinstance(c, Encode)
+    assert (a.prompt, a.add_special, b.prompt, b.add_special) == (TextPrompt("a"), True, TextPrompt("b"), False)
+    frontend.receive(Encoded(b.request, b"bbbb"))
+    frontend.receive(Refused(c.request, Failure(400, "no")))
+    frontend.receive(Encoded(a.request, b"aaaa"))
+    assert (await first, await second) == (b"aaaa", b"bbbb")
+    with pytest.raises(RequestError, match="no"):
+        await third
+    assert len(tokenizer.messages) == 3
+
+
+async def test_who_leaves_before_the_ids_come_is_not_worked_for_and_keeps_its_place_until_then() -> None:
+    frontend, tokenizer = make(most_open=2)
+    open_one(frontend, Recorder())
+    asking = asyncio.ensure_future(frontend.encode(TextPrompt("a")))
+    await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    _, asked, cancel = tokenizer.messages
+    assert isinstance(asked, Encode)
+    assert cancel == Cancel(asked.request)
+    with pytest.raises(RequestError) as refused:
+        await frontend.encode(TextPrompt("b"))
+    assert refused.value.failure.status == 429
+    frontend.receive(Refused(asked.request, Failure(499, "left")))
+    open_one(frontend, Recorder())
+
+
+async def test_when_the_house_falls_no_ids_are_waited_for() -> None:
+    frontend, _ = make()
+    asking = asyncio.ensure_future(frontend.encode(TextPrompt("a")))
+    await asyncio.sleep(0)
+    frontend.fail_all(Failure(500, "an actor died"))
+    with pytest.raises(RequestError, match="an actor died"):
+        await asking

@@ -20,6 +20,8 @@ from asyncpage.messages import (
     Admit,
     Cancel,
     ChatPrompt,
+    Encode,
+    Encoded,
     Refused,
     RequestId,
     RequestOptions,
@@ -90,7 +92,7 @@ class Bench:
             clock=TickingClock() if ticks else FakeClock(),
         )
 
-    def begin(self, message: Tokenize | Cancel) -> Continuation | None:
+    def begin(self, message: Tokenize | Encode | Cancel) -> Continuation | None:
         """As the cell does it: what is raised fails the message."""
         return self.guarded(message, lambda: self.actor.receive(message))
 
@@ -102,7 +104,7 @@ class Bench:
                 raise
             return None
 
-    def run(self, message: Tokenize) -> int:
+    def run(self, message: Tokenize | Encode) -> int:
         """Until nothing is left; returns how many further slices it took."""
         rest, slices = self.begin(message), 0
         while rest is not None:
@@ -319,6 +321,44 @@ def test_a_fault_of_ours_fails_its_request_only() -> None:
     (refused,) = bench.frontends[0]
     assert (refused.failure.status, refused.failure.code) == (500, "internal_error")
     assert bench.admitted([1])
+
+
+def test_the_ids_of_a_prompt_that_does_not_run_are_those_it_would_run_with() -> None:
+    messages = ({"role": "user", "content": "a<|end|>"}, {"role": "user", "content": "b"})
+    long = "long " * 100  # of more tokens than the context has
+    for prompt, add_special, ids in (
+        (TextPrompt("hi<|end|>"), True, [BOS, *b"hi", END]),
+        (TextPrompt("hi<|end|>"), False, [*b"hi", END]),
+        (TextPrompt(""), False, []),
+        (TextPrompt(long), True, [BOS, *long.encode()]),
+        (ChatPrompt(messages), True, [BOS, *b"a<|end|>", END, *b"b", END]),
+        (TokenPrompt(packed([5, 299])), True, [5, 299]),
+    ):
+        bench = Bench()
+        bench.run(Encode(RequestId(7), prompt, add_special))
+        assert (bench.frontends[0], bench.scheduler) == ([Encoded(RequestId(7), packed(ids))], [])
+        assert bench.actor.stats()["prompts"] == 0
+
+
+def test_a_prompt_without_ids_is_refused_though_it_does_not_run() -> None:
+    bench = Bench(has_template=False)
+    for prompt in (TokenPrompt(packed([300])), TextPrompt("ab\ud800"), TextPrompt("x" * 1_000_000), ChatPrompt(())):
+        bench.run(Encode(RequestId(7), prompt))
+        (refused,) = bench.frontends[0]
+        assert (refused.request, refused.failure.status) == (7, 400)
+        bench.frontends[0].clear()
+
+
+def test_the_ids_of_a_long_prompt_are_found_in_slices_and_can_be_cancelled() -> None:
+    bench = Bench(ticks=True, max_model_len=100_000)
+    assert bench.run(Encode(RequestId(1), TextPrompt("ab cd " * 2000))) > 10
+    rest = bench.begin(Encode(RequestId(2), TextPrompt("ab cd " * 2000)))
+    bench.begin(Cancel(RequestId(2)))
+    assert rest is not None
+    assert rest() is None
+    encoded, refused = bench.frontends[0]
+    assert (encoded.request, refused.request, refused.failure.status) == (1, 2, 499)
+    assert bench.scheduler == []
 
 
 def test_a_message_without_an_arm_is_an_error() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import codecs
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,6 +80,7 @@ class EchoEngine:
         self.max_requests = 10**6
         self.is_hung = False
         self.submitted: list[tuple[Prompt, SamplingParams, RequestOptions]] = []
+        self.tokenized: list[tuple[Prompt, bool]] = []
         self.cancelled: list[RequestId] = []
         self.runs: dict[RequestId, Run] = {}
         self._is_held = False
@@ -103,6 +104,10 @@ class EchoEngine:
         if self.runs.pop(request, None) is not None:
             self.cancelled.append(request)
         self._changed.set()
+
+    async def tokenize(self, prompt: Prompt, *, add_special: bool = True) -> Sequence[int]:
+        self.tokenized.append((prompt, add_special))
+        return tuple(_encode(prompt)[0])
 
     async def ping(self, timeout_s: float) -> Mapping[str, Mapping[str, float]]:
         if self.is_hung:
