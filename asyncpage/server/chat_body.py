@@ -10,20 +10,16 @@ from __future__ import annotations
 from typing import Any
 
 from asyncpage.core.sampling import MAX_TOP_LOGPROBS
-from asyncpage.errors import RequestError
 from asyncpage.messages import ChatPrompt
 from asyncpage.server.call import Call, Output
 from asyncpage.server.call_fields import Setting, check_choices, read_model, read_options, read_sampling, read_stream
 from asyncpage.server.failure import invalid
 from asyncpage.server.fields import Fields, shown, wrong_type
-from asyncpage.server.json_body import JsonBody, check_values, parse_object
+from asyncpage.server.json_body import JsonBody, check_values
+from asyncpage.server.template_fields import MAX_NAME, read_arguments, read_template_kwargs
 from asyncpage.server.unsupported import refuse_unsupported, unsupported
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-MAX_NAME = 256
-
-# Template variables that belong to the server; a request may not replace them through chat_template_kwargs.
-_RESERVED = ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template")
 
 
 def read_chat(body: JsonBody, setting: Setting) -> Call:
@@ -102,15 +98,11 @@ def _read_prompt(fields: Fields, setting: Setting) -> ChatPrompt:
         raise invalid(
             "continue_final_message needs the last message to be the assistant's", param="continue_final_message"
         )
-    kwargs = fields.mapping("chat_template_kwargs") or {}
-    for name in kwargs:
-        if name in _RESERVED:
-            raise invalid(f"chat_template_kwargs may not set {name}", param=f"chat_template_kwargs.{name}")
     return ChatPrompt(
         messages=messages,
         add_generation_prompt=not goes_on if opens is None else opens,
         continue_final_message=goes_on,
-        kwargs=kwargs,
+        kwargs=read_template_kwargs(fields),
     )
 
 
@@ -191,25 +183,7 @@ def _read_tool_calls(fields: Fields) -> list[dict[str, Any]]:
             {
                 "id": call.string("id", longest=MAX_NAME),
                 "type": "function",
-                "function": {"name": name, "arguments": _read_arguments(function)},
+                "function": {"name": name, "arguments": read_arguments(function)},
             }
         )
     return calls
-
-
-def _read_arguments(function: Fields) -> Any:
-    raw = function.value("arguments")
-    match raw:
-        case None | "":
-            return {}
-        case dict():
-            return raw
-        case str():
-            try:
-                parsed = parse_object(raw.encode("utf-8", "replace"))
-                check_values(parsed)
-            except RequestError:  # what the model wrote then was no JSON object: shown as it was
-                return raw
-            return parsed.fields
-        case _:
-            raise wrong_type(function.name_of("arguments"), "a string of JSON", raw)
