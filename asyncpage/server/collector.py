@@ -25,8 +25,10 @@ LARGE = 1000
 class Collector:
     """The consumer of one call whose answer is sent whole."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, shape: Shape, head: Head) -> None:
         self._call = call
+        self._shape = shape
+        self._head = head
         n = call.sampling.n
         self._choices = [Collected(call.prompts[index // n]) for index in range(call.choices)]
 
@@ -43,16 +45,17 @@ class Collector:
     def finished(self, index: int, finish: Finish) -> None:
         self._choices[index].finish = finish
 
-    async def answer(self, shape: Shape, head: Head) -> str:
+    async def answer(self) -> str:
         """The whole body, once every choice has finished. A large one is written while the loop goes on."""
         if sum(len(choice.entries) + len(choice.prompt_entries) for choice in self._choices) < LARGE:
-            return json.dumps(self._body(shape, head))
-        return await asyncio.to_thread(lambda: "".join(json_pieces(self._body(shape, head))))
+            return json.dumps(self._body())
+        return await asyncio.to_thread(lambda: "".join(json_pieces(self._body())))
 
-    def _body(self, shape: Shape, head: Head) -> dict[str, Any]:
+    def _body(self) -> dict[str, Any]:
+        shape = self._shape
         finishes = [choice.finish for choice in self._choices if choice.finish is not None]
         return {
-            **head.to_json(shape.answer_kind),
+            **self._head.to_json(shape.answer_kind),
             "choices": [shape.choice(index, choice) for index, choice in enumerate(self._choices)],
             "usage": total_usage(finishes, self._call.sampling.n).to_json(),
             "system_fingerprint": None,

@@ -1,7 +1,7 @@
 """One server-sent-event stream on its socket: written from the engine's own call, without a queue or a task switch.
 
 The chunk writer sends events; this frames them (chunked transfer coding), watches how much the client leaves
-unread, and keeps a silent connection alive with comments.
+unread, and keeps a silent connection alive.
 
 INVARIANT: at most `max_buffered_bytes`, beside what was allowed for once, wait for a client that does not read; then
 its connection is cut.
@@ -29,7 +29,8 @@ DONE = b"data: [DONE]\n\n"
 class EventStream:
     """Opened once the engine has accepted the call; before that nothing can be sent.
 
-    `on_lost` is called once, with "client_gone" or "slow_reader", when nothing sent can arrive any more.
+    `keep_alive` is sent when nothing else was for a while. `on_lost` is called once, with "client_gone" or
+    "slow_reader", when nothing sent can arrive any more.
     """
 
     def __init__(
@@ -40,10 +41,12 @@ class EventStream:
         keep_alive_s: float,
         now: Callable[[], float],
         on_lost: Callable[[str], None],
+        keep_alive: bytes = KEEP_ALIVE,
     ) -> None:
         self._request = request
         self._max_buffered_bytes = max_buffered_bytes
         self._keep_alive_s = keep_alive_s
+        self._keep_alive_event = keep_alive
         self._now = now
         self._on_lost = on_lost
         self._response = web.StreamResponse(headers=HEADERS)
@@ -121,7 +124,7 @@ class EventStream:
         silent_s = self._now() - self._last_write
         if silent_s >= self._keep_alive_s:
             if not self.is_full:
-                self.send(KEEP_ALIVE)
+                self.send(self._keep_alive_event)
             silent_s = 0.0
         if self._transport is not None:
             self._timer = asyncio.get_running_loop().call_later(self._keep_alive_s - silent_s, self._keep_alive)

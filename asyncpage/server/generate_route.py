@@ -1,6 +1,6 @@
 """The way of every generation call, streamed or not: validate, submit, await the engine, answer, log.
 
-The chat and completion routes call `generate` with their body reader and their shape.
+The routes that generate call `generate` with their dialect: how they read a call and word its answer.
 
 INVARIANT: headers go out only after the engine accepted every choice, so a refusal is a real status; and whatever
 ends the handler, no request of it stays in the engine.
@@ -9,7 +9,6 @@ ends the handler, no request of it stays in the engine.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
@@ -17,53 +16,44 @@ from aiohttp import web
 
 from asyncpage.errors import Failure, RequestError
 from asyncpage.messages import Finish
-from asyncpage.server.call import Call, Output
 from asyncpage.server.call_fields import Setting
-from asyncpage.server.chunk_writer import ChunkWriter
-from asyncpage.server.collector import Collector
 from asyncpage.server.context import CONTEXT, REQUEST_ID, Context
+from asyncpage.server.dialect import Dialect
 from asyncpage.server.event_stream import EventStream
 from asyncpage.server.exchange import Exchange
 from asyncpage.server.failure import internal_failure
 from asyncpage.server.identity import new_id
-from asyncpage.server.json_body import JsonBody, read_object
-from asyncpage.server.shape import Head, Shape
+from asyncpage.server.json_body import read_object
+from asyncpage.server.shape import Head
 from asyncpage.server.usage import total_usage
-from asyncpage.text.token_logprobs import TokenTable
 
 log = structlog.get_logger("asyncpage.server")
 
 CLIENT_GONE = 499  # for logs and counters only: nobody is there to read it
 
 
-async def generate(
-    request: web.Request,
-    read: Callable[[JsonBody, Setting], Call],
-    make_shape: Callable[[Output, TokenTable], Shape],
-    id_prefix: str,
-) -> web.StreamResponse:
+async def generate(request: web.Request, dialect: Dialect) -> web.StreamResponse:
     """Answer one generation call. Errors: `RequestError` as long as no header is out."""
     context = request.app[CONTEXT]
     arrived = context.engine.now()
     context.check_ready()
     body = await read_object(request, context.config.max_body_bytes)
     context.check_ready()  # the upload may have taken a while
-    call = read(body, _setting(context, arrived))
+    call = dialect.read(body, read_setting(context, arrived))
     if call.ignored:
         context.metrics.fields_ignored(len(call.ignored))
         log.debug("fields.ignored", request_id=request[REQUEST_ID], count=len(call.ignored))
-    head = Head(new_id(id_prefix), int(context.engine.wall()), call.model)
-    shape = make_shape(call.output, context.engine.tokens)
+    head = Head(new_id(dialect.id_prefix), int(context.engine.wall()), call.model)
     exchange = Exchange(context.engine, call, replace(call.options, label=head.id), context.metrics)
     context.open_calls.add(exchange)
     ending: Failure | None = None  # of a call that the exchange itself knows nothing bad of
     try:
         if call.output.stream:
-            return await _stream(request, context, exchange, shape, head)
-        collector = Collector(call)
+            return await _stream(request, context, exchange, dialect, head)
+        collector = dialect.collector(call, head, context.engine.tokens)
         await exchange.admit(collector)
         await exchange.done()
-        answer = await collector.answer(shape, head)
+        answer = await collector.answer()
         return web.Response(text=answer, content_type="application/json")
     except (asyncio.CancelledError, ConnectionError):
         ending = Failure(CLIENT_GONE, "the client has left", code="client_gone")
@@ -81,7 +71,7 @@ async def generate(
 
 
 async def _stream(
-    request: web.Request, context: Context, exchange: Exchange, shape: Shape, head: Head
+    request: web.Request, context: Context, exchange: Exchange, dialect: Dialect, head: Head
 ) -> web.StreamResponse:
     config = context.config
 
@@ -94,10 +84,11 @@ async def _stream(
         request,
         max_buffered_bytes=config.max_buffered_bytes,
         keep_alive_s=config.keep_alive_s,
+        keep_alive=dialect.keep_alive,
         now=context.engine.now,
         on_lost=lost,
     )
-    writer = ChunkWriter(stream, exchange, shape, head, context.pace)
+    writer = dialect.writer(stream, exchange, head, context.engine.tokens, context.pace)
     await exchange.admit(writer)
     try:
         await stream.open()
@@ -117,7 +108,8 @@ async def _stream(
     return await stream.close(writer.last_events())
 
 
-def _setting(context: Context, arrived: float) -> Setting:
+def read_setting(context: Context, arrived: float) -> Setting:
+    """What body readers need to know of this server."""
     engine, config = context.engine, context.config
     return Setting(
         model_names=engine.model_names,

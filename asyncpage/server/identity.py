@@ -14,8 +14,8 @@ _SANE = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
 def new_id(prefix: str) -> str:
-    """A fresh name, such as `chatcmpl-` and 32 hexadecimal digits."""
-    return f"{prefix}-{secrets.token_hex(16)}"
+    """A fresh name, such as `chatcmpl-` or `resp_` and 32 hexadecimal digits; a prefix without a joint gets a dash."""
+    return f"{prefix}{'' if prefix.endswith('_') else '-'}{secrets.token_hex(16)}"
 
 
 def request_id(offered: str | None) -> str:

@@ -1,6 +1,6 @@
-"""The OpenAI API's routes that generate: chat completions and text completions.
+"""The OpenAI API's older routes that generate: chat completions and text completions.
 
-The application's router calls them; each names its body reader and its shape and leaves the rest to `generate`.
+The application's router calls them; each has its dialect and leaves the rest to `generate`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ from asyncpage.server.chat_body import read_chat
 from asyncpage.server.chat_shape import ChatShape
 from asyncpage.server.completion_body import read_completion
 from asyncpage.server.completion_shape import CompletionShape
+from asyncpage.server.dialect import ChunkDialect
 from asyncpage.server.generate_route import generate
+
+_CHAT = ChunkDialect("chatcmpl", read_chat, ChatShape)
+_COMPLETION = ChunkDialect("cmpl", read_completion, CompletionShape)
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
     """POST /v1/chat/completions"""
-    return await generate(request, read_chat, ChatShape, "chatcmpl")
+    return await generate(request, _CHAT)
 
 
 async def completions(request: web.Request) -> web.StreamResponse:
     """POST /v1/completions"""
-    return await generate(request, read_completion, CompletionShape, "cmpl")
+    return await generate(request, _COMPLETION)
