@@ -19,6 +19,7 @@ from asyncpage.server.metrics import Metrics
 from asyncpage.server.model_routes import get_model, list_models
 from asyncpage.server.openai_routes import chat_completions, completions
 from asyncpage.server.pace import Pace
+from asyncpage.server.response_routes import responses
 from asyncpage.server.site_check import SiteCheck
 from asyncpage.server.static_page import PAGE_FILES, page_handler
 from asyncpage.server.status_routes import health, metrics, ready, version
@@ -35,6 +36,7 @@ def create_app(engine: Engine, config: ServerConfig) -> web.Application:
     router = app.router
     router.add_post("/v1/chat/completions", chat_completions)
     router.add_post("/v1/completions", completions)
+    router.add_post("/v1/responses", responses)
     router.add_get("/v1/models", list_models)
     router.add_get("/v1/models/{name:.+}", get_model)
     router.add_get("/ready", ready)

@@ -8,8 +8,9 @@ INVARIANT: nothing in a call can be refused by the server any more; only the eng
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.grammar.source import GrammarSource
@@ -22,7 +23,8 @@ class Output:
     """What the answer shows.
 
     `logprobs`: entries for generated tokens, with that many alternatives each (None: none). `prompt_logprobs`: the
-    same for the prompt as a list of its own. `echo`: the prompt's text stands in front of the answer's.
+    same for the prompt as a list of its own. `echo`: the prompt's text stands in front of the answer's. `repeated`:
+    fields that the answer has from its request, as they were understood.
     """
 
     stream: bool = False
@@ -32,6 +34,7 @@ class Output:
     prompt_logprobs: int | None = None
     echo: bool = False
     return_token_ids: bool = False
+    repeated: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,12 @@ _SANE = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
 def new_id(prefix: str) -> str:
     """A fresh name, such as `chatcmpl-` or `resp_` and 32 hexadecimal digits; a prefix without a joint gets a dash."""
-    return f"{prefix}{'' if prefix.endswith('_') else '-'}{secrets.token_hex(16)}"
+    return f"{prefix}{'' if prefix.endswith('_') else '-'}{new_mark()}"
+
+
+def new_mark() -> str:
+    """The part of a name that no other has."""
+    return secrets.token_hex(16)
 
 
 def request_id(offered: str | None) -> str:

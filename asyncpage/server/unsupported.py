@@ -8,6 +8,8 @@ ignored.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from asyncpage.errors import RequestError
 from asyncpage.server.failure import invalid
 from asyncpage.server.fields import Fields
@@ -74,3 +76,19 @@ def refuse_unsupported(fields: Fields) -> None:
 def unsupported(param: str, what: str) -> RequestError:
     """The refusal of a field whose feature this version lacks."""
     return invalid(f"{param}: this version of asyncpage does not support {what}", param=param, code="unsupported")
+
+
+EVERYWHERE: Mapping[str, str] = {
+    name: what for name, what in _REFUSED.items() if what in (_ADAPTERS, _SAMPLERS) or name == "chat_template"
+}
+"""What no route that generates can do, whatever its other fields are called."""
+
+
+def refuse(fields: Fields, names: Mapping[str, str]) -> None:
+    """Refuse each of `names` that a body has a value for; each comes with what it would take.
+
+    Errors: 400 with code `unsupported` and the field's name as `param`.
+    """
+    for name, what in names.items():
+        if fields.value(name) not in (None, False, [], ""):
+            raise unsupported(fields.name_of(name), what)
