@@ -15,6 +15,7 @@ from asyncpage.server.cache_routes import kv_events, reset_prefix_cache, why
 from asyncpage.server.context import CONTEXT, Context
 from asyncpage.server.engine_port import Engine
 from asyncpage.server.envelope import Gate, envelope
+from asyncpage.server.message_routes import count_tokens, messages
 from asyncpage.server.metrics import Metrics
 from asyncpage.server.model_routes import get_model, list_models
 from asyncpage.server.openai_routes import chat_completions, completions
@@ -37,6 +38,8 @@ def create_app(engine: Engine, config: ServerConfig) -> web.Application:
     router.add_post("/v1/chat/completions", chat_completions)
     router.add_post("/v1/completions", completions)
     router.add_post("/v1/responses", responses)
+    router.add_post("/v1/messages", messages)
+    router.add_post("/v1/messages/count_tokens", count_tokens)
     router.add_get("/v1/models", list_models)
     router.add_get("/v1/models/{name:.+}", get_model)
     router.add_get("/ready", ready)

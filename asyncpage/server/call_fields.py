@@ -18,6 +18,7 @@ from asyncpage.errors import RequestError
 from asyncpage.messages import RequestOptions
 from asyncpage.server.failure import invalid
 from asyncpage.server.fields import Fields, shown, to_number
+from asyncpage.server.renaming import renamed
 
 MAX_TIMEOUT_S = 7 * 24 * 3600.0
 MAX_SALT = 256
@@ -102,10 +103,11 @@ def read_sampling(
     max_tokens: int | None,
     logprobs: int | None,
     prompt_logprobs: int | None,
+    stop_name: str = "stop",
 ) -> SamplingParams:
     """Every sampling field except the few whose meaning differs between the endpoints, which are given.
 
-    Errors: 400 whose `param` is the field.
+    `stop_name`: what this API calls the field of stop strings. Errors: 400 whose `param` is the field.
     """
     asked: dict[str, Any] = {
         "n": fields.integer("n", low=1, high=min(MAX_CHOICES, setting.max_choices)),
@@ -113,7 +115,7 @@ def read_sampling(
         "min_tokens": fields.integer("min_tokens"),
         "seed": fields.integer("seed"),
         "top_k": _top_k(fields),
-        "stop": fields.strings("stop", most=MAX_STOP_STRINGS),
+        "stop": fields.strings(stop_name, most=MAX_STOP_STRINGS),
         "stop_token_ids": fields.integers("stop_token_ids", most=MAX_STOP_TOKEN_IDS),
         "bad_words": fields.strings("bad_words", most=MAX_BAD_WORDS),
         "allowed_token_ids": fields.integers("allowed_token_ids", most=setting.vocab_size),
@@ -134,7 +136,8 @@ def read_sampling(
         asked[name] = fields.boolean(name)
     given = {name: value for name, value in asked.items() if value is not None}
     sampling = SamplingParams(**{**setting.defaults, **given})
-    sampling.check(setting.vocab_size)
+    with renamed((("stop", stop_name),)):
+        sampling.check(setting.vocab_size)
     return sampling
 
 

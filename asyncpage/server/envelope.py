@@ -13,12 +13,13 @@ import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from asyncpage.errors import RequestError
+from asyncpage.errors import Failure, RequestError
 from asyncpage.server.api_key import ApiKeys
 from asyncpage.server.context import CONTEXT, REQUEST_ID
 from asyncpage.server.cors import answer_preflight, cors_headers, is_preflight
 from asyncpage.server.failure import error_response, http_failure, internal_failure
 from asyncpage.server.identity import request_id
+from asyncpage.server.message_error import is_message_path, message_error
 from asyncpage.server.site_check import SiteCheck
 
 log = structlog.get_logger("asyncpage.server")
@@ -35,14 +36,14 @@ async def envelope(request: web.Request, handler: Handler) -> web.StreamResponse
         metrics.answered(_route(request), 499)
         raise
     except RequestError as error:
-        answer = error_response(error.failure)
+        answer = _refusal(request, error.failure)
     except web.HTTPException as error:
-        answer = error_response(http_failure(error, request.method, request.path))
+        answer = _refusal(request, http_failure(error, request.method, request.path))
         if isinstance(error, web.HTTPMethodNotAllowed):
             answer.headers["Allow"] = ", ".join(sorted(error.allowed_methods))
     except Exception:
         log.exception("request.failed", request_id=request[REQUEST_ID], path=request.path)
-        answer = error_response(internal_failure())
+        answer = _refusal(request, internal_failure())
     metrics.answered(_route(request), answer.status)
     return answer
 
@@ -75,9 +76,18 @@ class Gate:
         """A signal handler: the headers that every answer has, streams and errors included."""
         # aiohttp refuses an unknown Expect before any middleware runs, so that answer comes here without an id.
         answer.headers["X-Request-Id"] = request.get(REQUEST_ID) or request_id(request.headers.get("X-Request-Id"))
+        if is_message_path(request.path):
+            answer.headers["Request-Id"] = answer.headers["X-Request-Id"]  # as clients of this API know it
         answer.headers["X-Content-Type-Options"] = "nosniff"
         answer.headers["Server"] = "asyncpage"
         answer.headers.update(cors_headers(request, self._sites))
+
+
+def _refusal(request: web.Request, failure: Failure) -> web.Response:
+    """The error in the shape of the API that is asked, also where it has no such route."""
+    if not is_message_path(request.path):
+        return error_response(failure)
+    return error_response(failure, body={**message_error(failure), "request_id": request[REQUEST_ID]})
 
 
 def _route(request: web.Request) -> str:

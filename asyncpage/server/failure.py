@@ -2,7 +2,8 @@
 
 Routes and middlewares raise `RequestError`; the envelope turns what is left of it into a response here.
 
-INVARIANT: every error that asyncpage words itself has the shape {"error": {message, type, param, code}}.
+INVARIANT: every error that asyncpage words itself has the shape {"error": {message, type, param, code}}, but on the
+routes of an API that has a shape of its own.
 """
 
 from __future__ import annotations
@@ -72,9 +73,11 @@ def error_body(failure: Failure) -> dict[str, Any]:
     return {"error": {"message": failure.message, "type": kind, "param": failure.param, "code": failure.code}}
 
 
-def error_response(failure: Failure, headers: Mapping[str, str] | None = None) -> web.Response:
-    """The answer to a request that failed before its first byte was sent."""
-    answer = web.json_response(error_body(failure), status=failure.status, headers=headers)
+def error_response(
+    failure: Failure, headers: Mapping[str, str] | None = None, body: Mapping[str, Any] | None = None
+) -> web.Response:
+    """The answer to a request that failed before its first byte was sent. `body`: in the shape of another API."""
+    answer = web.json_response(body or error_body(failure), status=failure.status, headers=headers)
     if failure.retry_after_s is not None:
         answer.headers["Retry-After"] = str(max(1, math.ceil(failure.retry_after_s)))
     return answer
