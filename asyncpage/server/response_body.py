@@ -131,8 +131,8 @@ def _read_text(fields: Fields) -> dict[str, Any]:
     """The `text` field, as the answer repeats it."""
     text = Fields(fields.mapping("text") or {}, "text")
     verbosity = text.string("verbosity", longest=MAX_NOTE)
-    asked = text.mapping("format") or {"type": "text"}
-    return {"format": asked, **({"verbosity": verbosity} if verbosity else {})}
+    asked = text.mapping("format")
+    return {"format": {"type": "text"} if asked is None else asked, **({"verbosity": verbosity} if verbosity else {})}
 
 
 def _read_logprobs(fields: Fields) -> int | None:

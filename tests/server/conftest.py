@@ -30,7 +30,11 @@ from asyncpage.messages import (
     TextPrompt,
     TokenPrompt,
 )
+from asyncpage.server.call_fields import Setting
+from asyncpage.server.fields import Fields
 from asyncpage.server.http_server import HttpServer
+from asyncpage.server.tool_fields import ReplyPlan, Tool, ToolUse
+from asyncpage.text.reply import CallArguments, CallBegun, CallEnded, ContentPart, ReasoningPart, ReplyPart
 
 EOS = 256
 VOCAB = 257
@@ -347,6 +351,12 @@ class Site:
             assert answer.status == 200, await answer.text()
             return chunks(await answer.read())
 
+    async def events(self, path: str, **fields: Any) -> list[tuple[str, dict[str, Any]]]:
+        """Every event of a stream of named ones: its name and its data."""
+        async with self.session.post(self.url + path, json={**fields, "stream": True}) as answer:
+            assert answer.status == 200, await answer.text()
+            return named(await answer.read())
+
     async def raw(self, text: str | bytes) -> bytes:
         """What comes back for these bytes until the server closes."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
@@ -364,6 +374,108 @@ def chunks(body: bytes) -> list[dict[str, Any]]:
     assert events.pop() == "data: [DONE]"
     assert "data: [DONE]" not in events
     return [json.loads(event[6:]) for event in events]
+
+
+def named(body: bytes) -> list[tuple[str, dict[str, Any]]]:
+    """The events of a stream that names them: one line of name and one of data each, and no end mark."""
+    events = body.decode("ascii").split("\n\n")
+    assert events.pop() == ""
+    found = []
+    for event in events:
+        if not event.startswith(":"):
+            first, second = event.split("\n")
+            found.append((first.removeprefix("event: "), json.loads(second.removeprefix("data: "))))
+            assert (first, second.partition("{")[0]) == (f"event: {found[-1][0]}", "data: ")
+            assert found[-1][1]["type"] == found[-1][0]
+    return found
+
+
+class MarkReader:
+    """Reads "\1thought\2" as reasoning and "\3name\4arguments\5" as a call, the rest as content."""
+
+    def __init__(self) -> None:
+        self._where = "content"
+        self._name = ""
+        self._calls = 0
+
+    def feed(self, text: str) -> list[ReplyPart]:
+        parts: list[ReplyPart] = []
+        for letter in text:
+            match self._where, letter:
+                case "content", "\1":
+                    self._where = "reasoning"
+                case "reasoning", "\2":
+                    self._where = "content"
+                case "content", "\3":
+                    self._where, self._name = "name", ""
+                case "name", "\4":
+                    self._where = "arguments"
+                    parts.append(CallBegun(self._calls, self._name))
+                case "arguments", "\5":
+                    self._where = "content"
+                    parts.append(CallEnded(self._calls))
+                    self._calls += 1
+                case "content", _:
+                    parts.append(ContentPart(letter))
+                case "reasoning", _:
+                    parts.append(ReasoningPart(letter))
+                case "name", _:
+                    self._name += letter
+                case _:
+                    parts.append(CallArguments(self._calls, letter))
+        return parts
+
+    def end(self) -> list[ReplyPart]:
+        return [CallEnded(self._calls)] if self._where == "arguments" else []
+
+
+@pytest.fixture(scope="session")
+def mark_reader() -> type[MarkReader]:
+    return MarkReader
+
+
+@pytest.fixture
+def marked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The model calls tools and thinks, in the words of `MarkReader`. The tools that were read, in the chat's form."""
+    seen: list[dict[str, Any]] = []
+
+    def read_tools(fields: Fields) -> ToolUse:
+        asked = {name: fields.value(name) for name in ("tools", "tool_choice", "parallel_tool_calls")}
+        seen.append(asked)
+        functions = [tool["function"] for tool in asked["tools"] or ()]
+        tools = tuple(
+            Tool(each["name"], each.get("description", ""), each.get("parameters"), strict=each.get("strict", False))
+            for each in functions
+        )
+        return ToolUse(tools, is_parallel=asked["parallel_tool_calls"] is not False)
+
+    def plan(use: ToolUse, setting: Setting, *, wants_reasoning: bool = True) -> ReplyPlan:
+        return ReplyPlan(tuple(tool.to_template() for tool in use.tools), MarkReader, None)
+
+    for dialect in ("response", "message"):
+        monkeypatch.setattr(f"asyncpage.server.{dialect}_tools.read_tools", read_tools)
+        monkeypatch.setattr(f"asyncpage.server.{dialect}_body.plan_reply", plan)
+    return seen
+
+
+@pytest.fixture(scope="session")
+def make_setting() -> Callable[..., Setting]:
+    """What body readers know of a server, with changes."""
+
+    def make(**changes: Any) -> Setting:
+        facts: dict[str, Any] = {
+            "model_names": ("echo", "alias"),
+            "vocab_size": VOCAB,
+            "max_model_len": 512,
+            "has_chat_template": True,
+            "defaults": {},
+            "max_choices": 16,
+            "timeout_s": None,
+            "now": 100.0,
+        }
+        return Setting(**{**facts, **changes})
+
+    return make
 
 
 Serve = Callable[..., Awaitable[Site]]
