@@ -357,6 +357,10 @@ class Site:
             assert answer.status == 200, await answer.text()
             return named(await answer.read())
 
+    @staticmethod
+    def named(body: bytes) -> list[tuple[str, dict[str, Any]]]:
+        return named(body)
+
     async def raw(self, text: str | bytes) -> bytes:
         """What comes back for these bytes until the server closes."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
@@ -518,6 +522,25 @@ async def serve(engine: EchoEngine) -> AsyncIterator[Serve]:
     for site in started:
         await site.session.close()
         await site.server.stop()
+
+
+@pytest.fixture
+def in_site(marked: list[dict[str, Any]]) -> Callable[..., Any]:
+    """Runs what asks a new server, on a loop of its own, as property tests must; the model's words are marked."""
+
+    def run(ask: Callable[[Site], Awaitable[Any]]) -> Any:
+        async def in_loop() -> Any:
+            engine = EchoEngine()
+            server = HttpServer(engine, ServerConfig(port=0))
+            await server.start()
+            async with aiohttp.ClientSession() as session:
+                found = await ask(Site(engine, server, session))
+            await server.stop()
+            return found
+
+        return asyncio.run(in_loop())
+
+    return run
 
 
 @pytest.fixture
