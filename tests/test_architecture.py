@@ -102,7 +102,7 @@ IMPURE = {"asyncio", "time", "random", "secrets", "threading", "multiprocessing"
 # Built with Rust, or bringing what is; tests may use them.
 NEVER = {
     "pydantic", "tokenizers", "transformers", "safetensors", "orjson", "huggingface_hub", "tiktoken", "jsonschema",
-    "typer", "openai", "watchfiles", "cbor2", "gguf",
+    "typer", "openai", "anthropic", "watchfiles", "cbor2", "gguf",
 }  # fmt: skip
 
 # Deserialisers that run what they read.

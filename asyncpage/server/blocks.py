@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Literal
 
 from asyncpage.messages import LogprobEntry
+from asyncpage.records import record
 from asyncpage.server.identity import new_mark
 from asyncpage.text.reply import CallArguments, CallBegun, CallEnded, ContentPart, ReasoningPart, ReplyPart, ReplyReader
 
@@ -41,7 +42,7 @@ class Block:
         return "".join(self.pieces)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Change:
     """A block has been opened, has grown by `text` and `entries`, or is closed."""
 
@@ -89,9 +90,18 @@ class Blocks:
         self._is_over = True
         self._is_cut = is_cut
 
-    def take(self) -> Iterator[Change]:
+    def take(self) -> Sequence[Change]:
         """What has changed since the last time; parts of one kind that have come together are one change."""
         parts, self._parts = self._parts, []
+        block = self._open
+        if len(parts) == 1 and block is not None and block.kind == "text" and not self._is_over:
+            # One more piece of text, as most tokens are: a third of what the general way takes.
+            part, entries = parts[0]
+            if isinstance(part, ContentPart):
+                return (self._grown(block, part.text, entries),)
+        return tuple(self._changes(parts))
+
+    def _changes(self, parts: list[tuple[ReplyPart, _Entries]]) -> Iterator[Change]:
         for _, alike in groupby(parts, _likeness):
             run = list(alike)
             match run[0][0]:
@@ -109,6 +119,9 @@ class Blocks:
 
     def _put(self, parts: Sequence[ReplyPart]) -> None:
         """Log-probabilities go with the first text among the parts; where there is none, their tokens were no text."""
+        if not self._entries:
+            self._parts += [(part, ()) for part in parts]
+            return
         entries: _Entries
         entries, self._entries = self._entries, []
         for part in parts:
@@ -122,12 +135,14 @@ class Blocks:
         if self._open is None or self._open.kind != kind:
             assert kind != "call", "arguments of a call that was not begun"
             yield from self._begin(kind)
-        block = self._open
-        assert block is not None
+        assert self._open is not None
+        yield self._grown(self._open, text, entries)
+
+    def _grown(self, block: Block, text: str, entries: _Entries) -> Change:
         block.pieces.append(text)
         if self._keeps_entries:
             block.entries += entries
-        yield Change("grew", block, text, entries)
+        return Change("grew", block, text, entries)
 
     def _begin(self, kind: BlockKind, name: str = "") -> Iterator[Change]:
         yield from self._close()

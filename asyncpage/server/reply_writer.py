@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -141,7 +140,7 @@ class ReplyWriter:
 
     def _take(self) -> bytes:
         self._held_bytes = 0
-        events = []
+        events: list[bytes] = []
         if not self._has_begun:
             self._has_begun = True
             events.append(self._wording.begin(self._exchange.prompt_tokens[0]))
@@ -173,7 +172,7 @@ class ReplyCollector:
 
     async def answer(self) -> str:
         """The whole body. A large one is written while the loop goes on."""
-        deque(self._blocks.take(), maxlen=0)
+        self._blocks.take()
         if sum(len(block.entries) for block in self._blocks.blocks) < LARGE:
             return json.dumps(self._body())
         return await asyncio.to_thread(lambda: "".join(json_pieces(self._body(), LEVELS)))

@@ -67,7 +67,7 @@ def test_blocks_are_the_same_however_the_text_is_cut_and_whenever_they_are_told(
             changes += blocks.take()
     blocks.end(is_cut=False)
     changes += blocks.take()
-    assert list(blocks.take()) == []
+    assert not blocks.take()
     assert shown(blocks) == parsed(text) == retold(changes)
     assert all(block.is_closed and not block.is_cut for block in blocks.blocks)
 
@@ -94,7 +94,7 @@ def test_the_block_that_an_answer_ends_in_is_cut_when_the_answer_is(mark_reader)
         blocks = Blocks(mark_reader(), keeps_entries=False)
         blocks.read(text, 1, ())
         blocks.end(is_cut=True)
-        list(blocks.take())
+        blocks.take()
         assert [block.is_cut for block in blocks.blocks] == cut
         assert all(block.is_closed for block in blocks.blocks)
 
@@ -146,7 +146,7 @@ def test_tokens_that_are_no_text_have_no_log_probabilities_to_show() -> None:
     for token, text in enumerate(["?a", "b", "f", "c"]):
         blocks.read(text, 1, [entry(token)])
     blocks.end(is_cut=False)
-    list(blocks.take())
+    blocks.take()
     kinds = [(block.kind, [token for token, *_ in block.entries]) for block in blocks.blocks]
     # A reader that holds back tells of a part when the next token has come.
     assert kinds == [("reasoning", []), ("text", [2]), ("call", []), ("text", [])]

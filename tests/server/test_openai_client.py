@@ -93,3 +93,61 @@ async def test_an_error_within_a_stream_is_raised(client) -> None:
     client.engine.fail_all(Failure(500, "the executor is gone"))
     with pytest.raises(openai.APIError, match="the executor is gone"):
         await anext(stream)
+
+
+async def test_a_response_is_read(client) -> None:
+    answer = await client.responses.create(
+        model="echo",
+        instructions="be brief",
+        input=[{"role": "user", "content": [{"type": "input_text", "text": "hi there"}]}],
+        max_output_tokens=3,
+        metadata={"a": "b"},
+    )
+    assert answer.output_text == "hi "
+    assert (answer.status, answer.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert (answer.usage.output_tokens, answer.usage.input_tokens_details.cached_tokens) == (3, 0)
+    assert (answer.metadata, answer.instructions, answer.store) == ({"a": "b"}, "be brief", False)
+    assert answer._request_id
+
+
+async def test_a_response_is_sent_back_as_the_next_input(client) -> None:
+    first = await client.responses.create(model="echo", input="one")
+    items = [{"role": "user", "content": "one"}, *first.output, {"role": "user", "content": "two"}]
+    second = await client.responses.create(model="echo", input=items)
+    assert second.output_text == "two"
+    prompt, _, _ = client.engine.submitted[-1]
+    assert [message["content"] for message in prompt.messages] == ["one", "one", "two"]
+    with pytest.raises(openai.BadRequestError, match="send the whole conversation") as refused:
+        await client.responses.create(model="echo", input="two", previous_response_id=first.id)
+    assert refused.value.param == "previous_response_id"
+
+
+async def test_a_response_is_streamed(client) -> None:
+    stream = await client.responses.create(model="echo", input="héllo", stream=True)
+    events = [event async for event in stream]
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == "héllo"
+    assert events[-1].response.output_text == "héllo"
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+
+
+async def test_the_stream_helper_of_responses_is_content(client, marked) -> None:
+    tool = {"type": "function", "name": "get", "parameters": {"type": "object"}, "strict": False}
+    said = '\1hm\2so\3get\4{"a": 1}\5'
+    async with client.responses.stream(model="echo", input=said, tools=[tool]) as stream:
+        kinds = [event.type async for event in stream]
+        final = await stream.get_final_response()
+    assert kinds[-1] == "response.completed"
+    thought, message, call = final.output
+    assert thought.content[0].text == "hm"
+    assert message.content[0].text == final.output_text == "so"
+    assert (call.name, call.arguments) == ("get", '{"a": 1}')
+
+
+async def test_a_failure_within_a_response_is_raised(client) -> None:
+    client.engine.hold()
+    stream = await client.responses.create(model="echo", input="abc", stream=True)
+    client.engine.step()
+    client.engine.fail_all(Failure(500, "the executor was lost", "executor_gone"))
+    with pytest.raises(openai.APIError, match="the executor was lost"):
+        async for _ in stream:
+            pass
