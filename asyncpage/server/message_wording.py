@@ -52,7 +52,7 @@ class MessageWording:
                     f'{block.number},"delta":{{"type":"{kind}","{name}":{quote(change.text)}}}}}\n\n'
                 ).encode("ascii")
             case "opened":
-                started = {"type": "content_block_start", "index": block.number, "content_block": _content(block)}
+                started = {"type": "content_block_start", "index": block.number, "content_block": _content(block, "")}
                 return named_event("content_block_start", started)
             case "closed":
                 stopped = {"type": "content_block_stop", "index": block.number}
@@ -73,7 +73,7 @@ class MessageWording:
     def answer(self, blocks: Blocks, finish: Finish) -> dict[str, Any]:
         reason, sequence = self._stop(blocks, finish)
         usage = _usage(finish.prompt_tokens, finish.cached_tokens, finish.completion_tokens)
-        return self._message([_content(block) for block in blocks.blocks], reason, sequence, usage)
+        return self._message([_content(block, block.text) for block in blocks.blocks], reason, sequence, usage)
 
     def _message(
         self, content: list[dict[str, Any]], reason: str | None, sequence: str | None, usage: dict[str, int]
@@ -98,15 +98,15 @@ class MessageWording:
         return "tool_use" if any(block.kind == "call" for block in blocks.blocks) else "end_turn", None
 
 
-def _content(block: Block) -> dict[str, Any]:
-    """A content block with what it holds so far. Input that is no object, such as one that was cut off, is empty."""
+def _content(block: Block, text: str) -> dict[str, Any]:
+    """A content block that holds this text. Input that is no object, such as one that was cut off, is empty."""
     match block.kind:
         case "text":
-            return {"type": "text", "text": block.text}
+            return {"type": "text", "text": text}
         case "reasoning":
-            return {"type": "thinking", "thinking": block.text, "signature": ""}
+            return {"type": "thinking", "thinking": text, "signature": ""}
         case "call":
-            found = read_arguments(Fields({"arguments": block.text}))
+            found = read_arguments(Fields({"arguments": text}))
             tool_input = found if isinstance(found, dict) else {}
             return {"type": "tool_use", "id": f"toolu_{block.mark}", "name": block.name, "input": tool_input}
 
