@@ -1,0 +1,217 @@
+"""Deterministic automata: made from any, made small, and combined (both, not, between so and so many characters).
+
+The regular expression compiler and the string and number shapes of schemas call it. The subset construction and the
+products are those of Hopcroft, Motwani and Ullman, "Introduction to Automata Theory".
+
+INVARIANT: what it returns matches exactly what it says, and no construction makes more than `MAX_STATES` states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from itertools import pairwise
+from typing import TypeVar
+
+from asyncpage.grammar.charset import ANY, CharSet, Range, charset
+from asyncpage.grammar.nfa import Nfa, nfa
+from asyncpage.grammar.refusal import too_large
+
+MAX_STATES = 50_000
+MAX_WORK = 2_000_000  # members of all subsets together: about a second
+
+State = TypeVar("State", bound=Hashable)
+Row = list[tuple[CharSet, State]]
+
+
+def determined(automaton: Nfa) -> Nfa | None:
+    """The smallest deterministic automaton of the same language; None when that would be far too large."""
+    made = _subsets(automaton, most=4 * len(automaton.moves) + 1_000)
+    return None if made is None else minimal(made)
+
+
+def minimal(automaton: Nfa) -> Nfa:
+    """The smallest deterministic automaton of a deterministic one's language (Hopcroft's algorithm).
+
+    What leads nowhere is a block of its own that is never split; it is the one that needs not be looked back from.
+    """
+    moves = automaton.moves
+    classes, _ = _classes({chars for row in moves for chars, _ in row})
+    before: list[list[tuple[int, int]]] = [[] for _ in moves]  # by target: class, source
+    for state, row in enumerate(moves):
+        for chars, target in row:
+            before[target] += [(index, state) for index in classes[chars]]
+    accepting = {state for state, accepts in enumerate(automaton.accepting) if accepts}
+    blocks = [block for block in (accepting, set(range(len(moves))) - accepting) if block]
+    block_of = [int(len(blocks) > 1 and state not in accepting) for state in range(len(moves))]
+    waiting = set(range(len(blocks)))
+    while waiting:
+        into: dict[int, list[int]] = {}
+        for state in blocks[waiting.pop()]:
+            for index, source in before[state]:
+                into.setdefault(index, []).append(source)
+        for sources in into.values():
+            parts: dict[int, set[int]] = {}
+            for source in sources:
+                parts.setdefault(block_of[source], set()).add(source)
+            for number, part in parts.items():
+                if len(part) == len(blocks[number]):
+                    continue
+                blocks[number] -= part
+                new = len(blocks)
+                blocks.append(part)
+                for state in part:
+                    block_of[state] = new
+                waiting.add(new if number in waiting or len(part) <= len(blocks[number]) else number)
+    if len(blocks) == len(moves):
+        return automaton
+    # The start's block comes first, the others by their first state, so that equal automata are made equally.
+    firsts = sorted(min(block) for block in blocks)
+    number_of = {block_of[first]: number for number, first in enumerate(firsts)}
+    rows: list[Row[int]] = []
+    for first in firsts:
+        by_target: dict[int, list[Range]] = {}
+        for chars, target in moves[first]:
+            by_target.setdefault(number_of[block_of[target]], []).extend(chars.ranges)
+        rows.append([(charset(ranges), target) for target, ranges in by_target.items()])
+    return nfa(rows, [automaton.accepting[first] for first in firsts])
+
+
+def both(left: Nfa, right: Nfa) -> Nfa:
+    """What both match. Errors: 400 past `MAX_STATES`."""
+
+    def row(pair: tuple[int, int]) -> Row[tuple[int, int]]:
+        return [
+            (common, (to_left, to_right))
+            for left_chars, to_left in left.moves[pair[0]]
+            for right_chars, to_right in right.moves[pair[1]]
+            if (common := left_chars & right_chars)
+        ]
+
+    return explore((0, 0), row, lambda pair: left.accepting[pair[0]] and right.accepting[pair[1]])
+
+
+def either(automata: Sequence[Nfa]) -> Nfa:
+    """What one of them matches."""
+    rows: list[Row[int]] = [[]]
+    accepting = [any(automaton.accepting[0] for automaton in automata)]
+    for automaton in automata:
+        offset = len(rows)
+        rows[0] += [(chars, target + offset) for chars, target in automaton.moves[0]]
+        rows += [[(chars, target + offset) for chars, target in row] for row in automaton.moves]
+        accepting += automaton.accepting
+    return nfa(rows, accepting)
+
+
+def none_of(automaton: Nfa) -> Nfa:
+    """What it does not match. Errors: 400 when it cannot be made deterministic within bounds."""
+    made = determined(automaton)
+    if made is None:
+        raise too_large(f"a pattern needs more than {MAX_STATES} states to be told from all other text")
+    sink = len(made.moves)
+    rows: list[Row[int]] = []
+    for row in made.moves:
+        rest = ~charset(span for chars, _ in row for span in chars.ranges)
+        rows.append([*row, (rest, sink)])
+    rows.append([(ANY, sink)])
+    return nfa(rows, [*(not accepts for accepts in made.accepting), True])
+
+
+def between(automaton: Nfa, low: int, high: int | None) -> Nfa:
+    """What it matches of `low` to `high` characters. Errors: 400 past `MAX_STATES`."""
+    if automaton.is_empty:
+        return automaton
+    longest = automaton.longest()
+    if low <= automaton.shortest() and (high is None or (longest is not None and longest <= high)):
+        return automaton
+    top = low if high is None else high
+
+    def row(place: tuple[int, int]) -> Row[tuple[int, int]]:
+        state, count = place
+        if high is not None and count == high:
+            return []
+        return [(chars, (target, min(count + 1, top))) for chars, target in automaton.moves[state]]
+
+    return explore((0, 0), row, lambda place: place[1] >= low and automaton.accepting[place[0]])
+
+
+def explore(start: State, row_of: Callable[[State], Row[State]], accepts: Callable[[State], bool]) -> Nfa:
+    """The automaton of all states that can be reached. Errors: 400 past `MAX_STATES`."""
+    number = {start: 0}
+    order = [start]
+    rows: list[Row[int]] = []
+    for state in order:
+        row = []
+        for chars, target in row_of(state):
+            index = number.get(target)
+            if index is None:
+                index = number[target] = len(order)
+                order.append(target)
+            row.append((chars, index))
+        if len(order) > MAX_STATES:
+            raise too_large(f"its conditions on one string or number need more than {MAX_STATES} states together")
+        rows.append(row)
+    return nfa(rows, [accepts(state) for state in order])
+
+
+def _subsets(automaton: Nfa, *, most: int) -> Nfa | None:
+    """Subset construction over the classes of characters that the automaton tells apart; None past `most` states."""
+    moves = automaton.moves
+    if all(_is_apart(row) for row in moves):
+        return automaton
+    classes, ranges = _classes({chars for row in moves for chars, _ in row})
+    by_class = [[(index, target) for chars, target in row for index in classes[chars]] for row in moves]
+    start: tuple[int, ...] = (0,)
+    number = {start: 0}
+    order = [start]
+    rows: list[Row[int]] = []
+    work = 0
+    for members in order:
+        reached: dict[int, set[int]] = {}
+        for member in members:
+            for index, target in by_class[member]:
+                reached.setdefault(index, set()).add(target)
+        by_target: dict[int, list[Range]] = {}
+        for index in sorted(reached):
+            key = tuple(sorted(reached[index]))
+            work += len(key)
+            target = number.get(key, -1)
+            if target < 0:
+                target = number[key] = len(order)
+                order.append(key)
+            by_target.setdefault(target, []).extend(ranges[index])
+        rows.append([(charset(spans), target) for target, spans in by_target.items()])
+        if len(order) > min(most, MAX_STATES) or work > MAX_WORK:
+            return None
+    return nfa(rows, [any(automaton.accepting[member] for member in members) for members in order])
+
+
+def _is_apart(row: Sequence[tuple[CharSet, int]]) -> bool:
+    """Whether no character leads two ways."""
+    spans = sorted(span for chars, _ in row for span in chars.ranges)
+    return all(left[1] < right[0] for left, right in pairwise(spans))
+
+
+def _classes(sets: set[CharSet]) -> tuple[dict[CharSet, list[int]], list[list[Range]]]:
+    """Characters that no set tells apart are one class: the classes that each set is made of, and their ranges."""
+    cuts = sorted({edge for chars in sets for low, high in chars.ranges for edge in (low, high + 1)})
+    index_of = {cut: index for index, cut in enumerate(cuts)}
+    holders: list[list[int]] = [[] for _ in cuts]
+    ordered = sorted(sets, key=lambda chars: chars.ranges)
+    for number, chars in enumerate(ordered):
+        for low, high in chars.ranges:
+            for index in range(index_of[low], index_of[high + 1]):
+                holders[index].append(number)
+    known: dict[tuple[int, ...], int] = {}
+    classes: dict[CharSet, list[int]] = {chars: [] for chars in sets}
+    ranges: list[list[Range]] = []
+    for index, held in enumerate(holders):
+        key = tuple(held)
+        if not key:
+            continue
+        if key not in known:
+            known[key] = len(ranges)
+            ranges.append([])
+            for number in held:
+                classes[ordered[number]].append(known[key])
+        ranges[known[key]].append((cuts[index], cuts[index + 1] - 1))
+    return classes, ranges

@@ -1,0 +1,209 @@
+"""The words of JSON in a network: layout, strings, numbers, constants, and any value at all.
+
+The compilers of schemas and of `json_object` write with it.
+
+Between words there is room for one space, or a line end and up to `MAX_INDENT` spaces: enough for every layout that
+people write, and a run of blanks comes to an end. After a colon there is room for one space.
+
+INVARIANT: everything that it writes is JSON (RFC 8259), and parses to the value that was meant.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+from asyncpage.grammar.builder import NetworkBuilder
+from asyncpage.grammar.nfa import Nfa
+from asyncpage.grammar.regex import full_match
+from asyncpage.grammar.spelling import json_string, json_string_freely, utf8
+from asyncpage.grammar.writing import Writer, write_words
+
+MAX_INDENT = 32
+MAX_INT_DIGITS = 18  # of an integer without bounds: it fits into 64 bits
+MAX_DECIMALS = 20  # of a number without bounds: doubles print with at most as many before an exponent appears
+
+_INTEGER = rf"0|-?[1-9][0-9]{{0,{MAX_INT_DIGITS - 1}}}"
+_NUMBER = rf"-?(0|[1-9][0-9]{{0,{MAX_INT_DIGITS - 1}}})(\.[0-9]{{1,{MAX_DECIMALS}}})?([eE][+-]?[0-9]{{1,2}})?"
+
+_FREELY = json_string_freely()
+_QUOTE = b'"'
+_ITEM, _KEY = "\0", "\1"  # stand for ',' and ':' in a constant's text, which holds neither
+
+
+class JsonText:
+    """Writes into one builder. Rules that all places share are made when they are first asked for."""
+
+    def __init__(self, builder: NetworkBuilder) -> None:
+        self._builder = builder
+        self._plain = Writer(builder, utf8)
+        self._quoted = Writer(builder, json_string)
+        self._rules: dict[str, int] = {}
+
+    # --- layout -------------------------------------------------------------------------------------------------------
+
+    def open(self, source: int, mark: bytes, target: int) -> None:
+        """A `{`, `[` or `,` and the room after it."""
+        opened = self._builder.state()
+        self._builder.literal(source, mark, opened)
+        self._room(opened, target)
+
+    def close(self, source: int, mark: bytes, target: int) -> None:
+        """The room before a `}` or `]`, and the mark."""
+        closing = self._builder.state()
+        self._room(source, closing)
+        self._builder.literal(closing, mark, target)
+
+    def colon(self, source: int, target: int) -> None:
+        after = self._builder.state()
+        self._builder.literal(source, b":", after)
+        self._builder.literal(after, b" ", target)
+        self._builder.jump(after, target)
+
+    def _room(self, source: int, target: int) -> None:
+        line = self._builder.state()
+        self._builder.jump(source, target)
+        self._builder.literal(source, b" ", target)
+        self._builder.literal(source, b"\n", line)
+        self._builder.call(line, self._rule("indent", self._indent), target)
+
+    def _indent(self, start: int, final: int) -> None:
+        for _ in range(MAX_INDENT):
+            after = self._builder.state()
+            self._builder.jump(start, final)
+            self._builder.literal(start, b" ", after)
+            start = after
+        self._builder.jump(start, final)
+
+    # --- any value ----------------------------------------------------------------------------------------------------
+
+    def any_value(self, source: int, target: int) -> None:
+        self._builder.call(source, self._rule("value", self._value), target)
+
+    def any_object(self, source: int, target: int) -> None:
+        self._builder.call(source, self._rule("object", self._object), target)
+
+    def any_array(self, source: int, target: int) -> None:
+        self._builder.call(source, self._rule("array", self._array), target)
+
+    def any_string(self, source: int, target: int) -> None:
+        self._builder.call(source, self._rule("string", self._string), target)
+
+    def any_number(self, source: int, target: int) -> None:
+        self._builder.call(
+            source, self._rule("number", lambda start, final: self.number(_any(_NUMBER), start, final)), target
+        )
+
+    def any_integer(self, source: int, target: int) -> None:
+        self._builder.call(
+            source, self._rule("integer", lambda start, final: self.number(_any(_INTEGER), start, final)), target
+        )
+
+    def _value(self, start: int, final: int) -> None:
+        for kind in (self.any_object, self.any_array, self.any_string, self.any_number):
+            kind(start, final)
+        self.constants((True, False, None), start, final)
+
+    def _object(self, start: int, final: int) -> None:
+        builder = self._builder
+        key, named, entry, ended = (builder.state() for _ in range(4))
+        self.open(start, b"{", key)
+        builder.literal(key, b"}", final)
+        self.any_string(key, named)
+        self.colon(named, entry)
+        self.any_value(entry, ended)
+        after_comma = builder.state()
+        self.open(ended, b",", after_comma)
+        self.any_string(after_comma, named)
+        self.close(ended, b"}", final)
+
+    def _array(self, start: int, final: int) -> None:
+        builder = self._builder
+        first, ended, after_comma = (builder.state() for _ in range(3))
+        self.open(start, b"[", first)
+        builder.literal(first, b"]", final)
+        self.any_value(first, ended)
+        self.open(ended, b",", after_comma)
+        self.any_value(after_comma, ended)
+        self.close(ended, b"]", final)
+
+    def _string(self, start: int, final: int) -> None:
+        self.string_of_length(0, None, start, final)
+
+    def _rule(self, name: str, write: Callable[[int, int], None]) -> int:
+        rule = self._rules.get(name)
+        if rule is None:
+            rule = self._rules[name] = self._builder.rule()  # known before it is written: values hold values
+            write(self._builder.start(rule), self._builder.final(rule))
+        return rule
+
+    # --- certain values -----------------------------------------------------------------------------------------------
+
+    def number(self, numbers: Nfa, source: int, target: int) -> None:
+        """The numbers that an automaton spells."""
+        self._plain.write(numbers, source, target)
+
+    def string(self, texts: Nfa, source: int, target: int) -> None:
+        """The strings whose text an automaton matches, each character in its shortest spelling."""
+        opened = self._builder.state()
+        self._builder.literal(source, _QUOTE, opened)
+        self._quoted.write(texts, opened, target, close=_QUOTE)
+
+    def string_of_length(self, low: int, high: int | None, source: int, target: int) -> None:
+        """Strings of `low` to `high` characters, with every escape that JSON has."""
+        builder = self._builder
+        at = builder.state()
+        builder.literal(source, _QUOTE, at)
+        for count in range(low if high is None else high):
+            if count >= low:
+                builder.literal(at, _QUOTE, target)
+            after = builder.state()
+            self._quoted.character(_FREELY, at, after, is_ruled=True)
+            at = after
+        if high is None:
+            self._quoted.character(_FREELY, at, at, is_ruled=False)
+        builder.literal(at, _QUOTE, target)
+
+    def constants(self, values: Iterable[Any], source: int, target: int) -> None:
+        """One of these values. Lists and objects may be laid out after their commas and colons."""
+        words = []
+        for value in values:
+            text = constant_text(value)
+            if _ITEM in text or _KEY in text:
+                self._laid_out(text, source, target)
+            else:
+                words.append(text.encode())
+        if words:
+            write_words(self._builder, words, source, target)
+
+    def _laid_out(self, text: str, source: int, target: int) -> None:
+        builder = self._builder
+        start = 0
+        for at, char in enumerate(text):
+            if char in (_ITEM, _KEY):
+                written, after = builder.state(), builder.state()
+                builder.literal(source, text[start:at].encode(), written)
+                if char == _ITEM:
+                    self.open(written, b",", after)
+                else:
+                    self.colon(written, after)
+                source, start = after, at + 1
+        builder.literal(source, text[start:].encode(), target)
+
+
+def constant_text(value: Any) -> str:
+    """A value as JSON, with stand-ins for the commas and colons between its parts."""
+    return json.dumps(value, ensure_ascii=False, separators=(_ITEM, _KEY), default=_plain)
+
+
+def _plain(value: Decimal) -> int | float:
+    """Equal numbers are spelled alike: 1.0 is 1."""
+    return int(value) if value == value.to_integral_value() and value.adjusted() < MAX_INT_DIGITS else float(value)
+
+
+@lru_cache(maxsize=2)
+def _any(pattern: str) -> Nfa:
+    return full_match(pattern)
