@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from asyncpage.grammar.builder import NetworkBuilder
 from asyncpage.grammar.choice import compile_choice
+from asyncpage.grammar.document import read_json
+from asyncpage.grammar.json_schema import SchemaCompiler
 from asyncpage.grammar.json_text import JsonText
 from asyncpage.grammar.network import Network
 from asyncpage.grammar.refusal import unsupported
@@ -28,6 +30,8 @@ def compile_source(source: GrammarSource) -> Network:
     match source.kind:
         case "json_object":
             return _json_object()
+        case "json_schema":
+            return _json_schema(source.text)
         case "regex":
             return _regex(source.text)
         case "choice":
@@ -39,6 +43,13 @@ def compile_source(source: GrammarSource) -> Network:
 def _json_object() -> Network:
     builder = NetworkBuilder()
     JsonText(builder).any_object(builder.start(), builder.final())
+    return builder.finish()
+
+
+def _json_schema(text: str) -> Network:
+    builder = NetworkBuilder()
+    schema = read_json(text, "the schema")
+    SchemaCompiler(builder, JsonText(builder), schema).write(builder.start(), builder.final())
     return builder.finish()
 
 

@@ -8,11 +8,11 @@ INVARIANT: what it returns matches exactly what it says, and no construction mak
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
-from asyncpage.grammar.charset import ANY, CharSet, Range, charset
+from asyncpage.grammar.charset import ANY, CharSet, Range, charset, one_of
 from asyncpage.grammar.nfa import Nfa, nfa
 from asyncpage.grammar.refusal import too_large
 
@@ -100,6 +100,22 @@ def either(automata: Sequence[Nfa]) -> Nfa:
         rows += [[(chars, target + offset) for chars, target in row] for row in automaton.moves]
         accepting += automaton.accepting
     return nfa(rows, accepting)
+
+
+def words(texts: Iterable[str]) -> Nfa:
+    """These texts, deterministically."""
+    rows: list[dict[str, int]] = [{}]
+    accepting = [False]
+    for text in texts:
+        state = 0
+        for char in text:
+            if char not in rows[state]:
+                rows[state][char] = len(rows)
+                rows.append({})
+                accepting.append(False)
+            state = rows[state][char]
+        accepting[state] = True
+    return nfa([[(one_of(char), target) for char, target in row.items()] for row in rows], accepting)
 
 
 def none_of(automaton: Nfa) -> Nfa:

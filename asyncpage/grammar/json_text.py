@@ -11,12 +11,13 @@ INVARIANT: everything that it writes is JSON (RFC 8259), and parses to the value
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
 from asyncpage.grammar.builder import NetworkBuilder
+from asyncpage.grammar.counting import repeat
 from asyncpage.grammar.nfa import Nfa
 from asyncpage.grammar.regex import full_match
 from asyncpage.grammar.spelling import json_string, json_string_freely, utf8
@@ -41,7 +42,7 @@ class JsonText:
         self._builder = builder
         self._plain = Writer(builder, utf8)
         self._quoted = Writer(builder, json_string)
-        self._rules: dict[str, int] = {}
+        self._rules: dict[Hashable, int] = {}
 
     # --- layout -------------------------------------------------------------------------------------------------------
 
@@ -68,7 +69,7 @@ class JsonText:
         self._builder.jump(source, target)
         self._builder.literal(source, b" ", target)
         self._builder.literal(source, b"\n", line)
-        self._builder.call(line, self._rule("indent", self._indent), target)
+        self.shared("indent", self._indent, line, target)
 
     def _indent(self, start: int, final: int) -> None:
         for _ in range(MAX_INDENT):
@@ -81,26 +82,22 @@ class JsonText:
     # --- any value ----------------------------------------------------------------------------------------------------
 
     def any_value(self, source: int, target: int) -> None:
-        self._builder.call(source, self._rule("value", self._value), target)
+        self.shared("value", self._value, source, target)
 
     def any_object(self, source: int, target: int) -> None:
-        self._builder.call(source, self._rule("object", self._object), target)
+        self.shared("object", self._object, source, target)
 
     def any_array(self, source: int, target: int) -> None:
-        self._builder.call(source, self._rule("array", self._array), target)
+        self.shared("array", self._array, source, target)
 
     def any_string(self, source: int, target: int) -> None:
-        self._builder.call(source, self._rule("string", self._string), target)
+        self.shared("string", self._string, source, target)
 
     def any_number(self, source: int, target: int) -> None:
-        self._builder.call(
-            source, self._rule("number", lambda start, final: self.number(_any(_NUMBER), start, final)), target
-        )
+        self.shared("number", lambda start, final: self.number(_any(_NUMBER), start, final), source, target)
 
     def any_integer(self, source: int, target: int) -> None:
-        self._builder.call(
-            source, self._rule("integer", lambda start, final: self.number(_any(_INTEGER), start, final)), target
-        )
+        self.shared("integer", lambda start, final: self.number(_any(_INTEGER), start, final), source, target)
 
     def _value(self, start: int, final: int) -> None:
         for kind in (self.any_object, self.any_array, self.any_string, self.any_number):
@@ -133,12 +130,13 @@ class JsonText:
     def _string(self, start: int, final: int) -> None:
         self.string_of_length(0, None, start, final)
 
-    def _rule(self, name: str, write: Callable[[int, int], None]) -> int:
-        rule = self._rules.get(name)
+    def shared(self, key: Hashable, write: Callable[[int, int], None], source: int, target: int) -> None:
+        """What `write` writes between two states, as a rule that is written once for its key."""
+        rule = self._rules.get(key)
         if rule is None:
-            rule = self._rules[name] = self._builder.rule()  # known before it is written: values hold values
+            rule = self._rules[key] = self._builder.rule()  # known before it is written: values hold values
             write(self._builder.start(rule), self._builder.final(rule))
-        return rule
+        self._builder.call(source, rule, target)
 
     # --- certain values -----------------------------------------------------------------------------------------------
 
@@ -154,18 +152,13 @@ class JsonText:
 
     def string_of_length(self, low: int, high: int | None, source: int, target: int) -> None:
         """Strings of `low` to `high` characters, with every escape that JSON has."""
-        builder = self._builder
-        at = builder.state()
-        builder.literal(source, _QUOTE, at)
-        for count in range(low if high is None else high):
-            if count >= low:
-                builder.literal(at, _QUOTE, target)
-            after = builder.state()
-            self._quoted.character(_FREELY, at, after, is_ruled=True)
-            at = after
-        if high is None:
-            self._quoted.character(_FREELY, at, at, is_ruled=False)
-        builder.literal(at, _QUOTE, target)
+        opened, ended = self._builder.state(), self._builder.state()
+        self._builder.literal(source, _QUOTE, opened)
+        repeat(self._builder, self._character, low, high, opened, ended)
+        self._builder.literal(ended, _QUOTE, target)
+
+    def _character(self, source: int, target: int) -> None:
+        self._quoted.character(_FREELY, source, target, is_ruled=source != target)
 
     def constants(self, values: Iterable[Any], source: int, target: int) -> None:
         """One of these values. Lists and objects may be laid out after their commas and colons."""

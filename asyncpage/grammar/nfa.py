@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from asyncpage.grammar.charset import CharSet
+from asyncpage.grammar.charset import ANY, CharSet
 from asyncpage.records import record
 
 Moves = tuple[tuple[CharSet, int], ...]
@@ -94,3 +94,10 @@ def nfa(moves: Sequence[Sequence[tuple[CharSet, int]]], accepting: Sequence[bool
                 row.append((chars, number[target]))
         rows.append(tuple(row))
     return Nfa(tuple(rows), tuple(accepting[state] for state in order))
+
+
+NOTHING = Nfa(((),), (False,))
+"""Matches no text."""
+
+ANYTHING = Nfa((((ANY, 0),),), (True,))
+"""Matches every text."""
