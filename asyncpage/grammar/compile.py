@@ -11,13 +11,14 @@ from __future__ import annotations
 from asyncpage.grammar.builder import NetworkBuilder
 from asyncpage.grammar.choice import compile_choice
 from asyncpage.grammar.document import read_json
+from asyncpage.grammar.gbnf import compile_gbnf
 from asyncpage.grammar.json_schema import SchemaCompiler
 from asyncpage.grammar.json_text import JsonText
 from asyncpage.grammar.network import Network
-from asyncpage.grammar.refusal import unsupported
 from asyncpage.grammar.regex import full_match
 from asyncpage.grammar.source import GrammarSource
 from asyncpage.grammar.spelling import utf8
+from asyncpage.grammar.structure import compile_structure
 from asyncpage.grammar.writing import Writer
 
 
@@ -36,8 +37,10 @@ def compile_source(source: GrammarSource) -> Network:
             return _regex(source.text)
         case "choice":
             return compile_choice(source.text)
-        case _:
-            raise unsupported(f"grammars of the kind {source.kind!r} are not supported")
+        case "grammar":
+            return compile_gbnf(source.text)
+        case "structure":
+            return compile_structure(source.text)
 
 
 def _json_object() -> Network:

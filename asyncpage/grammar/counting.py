@@ -28,12 +28,12 @@ def repeat(builder: NetworkBuilder, write: Write, low: int, high: int | None, so
     """
     counter = _Counter(builder, write)
     if high is None:
-        after = builder.state()
-        counter.exactly(low, source, after)
         loop = builder.state()
+        counter.exactly(max(low - 1, 0), source, loop)
+        after = loop if low == 0 else builder.state()
+        write(loop, after)
         builder.jump(after, loop)
-        write(loop, loop)
-        builder.jump(loop, target)
+        builder.jump(after, target)
     elif low <= high:
         after = builder.state()
         counter.exactly(low, source, after)

@@ -18,6 +18,8 @@ from asyncpage.grammar.refusal import too_large
 
 MAX_STATES = 50_000
 MAX_WORK = 2_000_000  # members of all subsets together: about a second
+EXACT_COUNT = 256  # characters up to which a bound on a string's length is exact, however its pattern goes on
+MAX_COUNTED = 3_000  # states for the counts of one string
 
 State = TypeVar("State", bound=Hashable)
 Row = list[tuple[CharSet, State]]
@@ -118,6 +120,18 @@ def words(texts: Iterable[str]) -> Nfa:
     return nfa([[(one_of(char), target) for char, target in row.items()] for row in rows], accepting)
 
 
+def containing(texts: Iterable[str]) -> Nfa:
+    """Texts that have one of these somewhere."""
+    trie = words(texts)
+    loop = len(trie.moves)
+    rows: list[Row[int]] = [[(ANY, loop + 1), *trie.moves[0]]]
+    for row, accepts in zip(trie.moves[1:], trie.accepting[1:], strict=True):
+        rows.append([(ANY, loop)] if accepts else list(row))
+    rows.append([(ANY, loop)])
+    rows.append([(ANY, loop + 1), *trie.moves[0]])
+    return nfa(rows, [*trie.accepting, True, False])
+
+
 def none_of(automaton: Nfa) -> Nfa:
     """What it does not match. Errors: 400 when it cannot be made deterministic within bounds."""
     made = determined(automaton)
@@ -133,12 +147,17 @@ def none_of(automaton: Nfa) -> Nfa:
 
 
 def between(automaton: Nfa, low: int, high: int | None) -> Nfa:
-    """What it matches of `low` to `high` characters. Errors: 400 past `MAX_STATES`."""
+    """What it matches of `low` to `high` characters. Errors: 400 past `MAX_STATES`.
+
+    Where `high` is past `EXACT_COUNT`, some of the longest texts may be left out.
+    """
     if automaton.is_empty:
         return automaton
     longest = automaton.longest()
     if low <= automaton.shortest() and (high is None or (longest is not None and longest <= high)):
         return automaton
+    if high is not None and high > EXACT_COUNT and low <= automaton.shortest():
+        return _at_most(automaton, high)
     top = low if high is None else high
 
     def row(place: tuple[int, int]) -> Row[tuple[int, int]]:
@@ -148,6 +167,39 @@ def between(automaton: Nfa, low: int, high: int | None) -> Nfa:
         return [(chars, (target, min(count + 1, top))) for chars, target in automaton.moves[state]]
 
     return explore((0, 0), row, lambda place: place[1] >= low and automaton.accepting[place[0]])
+
+
+def _at_most(automaton: Nfa, high: int) -> Nfa:
+    """At most `high` characters, counted from where the automaton first can run in a ring.
+
+    Before that, a state's count is that of the longest way to it: a single one, where there could be hundreds.
+    """
+    ahead = [0] * len(automaton.moves)
+    for row in automaton.moves:
+        for _, target in row:
+            ahead[target] += 1
+    longest: dict[int, int] = {} if ahead[0] else {0: 0}
+    order = list(longest)
+    for state in order:
+        for _, target in automaton.moves[state]:
+            ahead[target] -= 1
+            if not ahead[target]:
+                # Its last predecessor in this order need not be the one that is farthest.
+                order.append(target)
+                longest[target] = 0
+    for state in order:
+        for _, target in automaton.moves[state]:
+            if target in longest:
+                longest[target] = max(longest[target], longest[state] + 1)
+    in_rings = max(len(automaton.moves) - len(order), 1)
+    top = max(min(high, MAX_COUNTED // in_rings), EXACT_COUNT)
+
+    def row_of(place: tuple[int, int]) -> Row[tuple[int, int]]:
+        state, count = place
+        counted = [(chars, (target, longest.get(target, count + 1))) for chars, target in automaton.moves[state]]
+        return [move for move in counted if move[1][1] <= top]
+
+    return explore((0, 0), row_of, lambda place: automaton.accepting[place[0]])
 
 
 def explore(start: State, row_of: Callable[[State], Row[State]], accepts: Callable[[State], bool]) -> Nfa:

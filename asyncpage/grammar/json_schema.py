@@ -19,7 +19,7 @@ from asyncpage.grammar.schema_check import passes
 from asyncpage.grammar.schema_numbers import write_number
 from asyncpage.grammar.schema_objects import ObjectWriter
 from asyncpage.grammar.schema_shape import Shape
-from asyncpage.grammar.schema_site import SchemaDocument, Site
+from asyncpage.grammar.schema_site import Path, SchemaDocument, Site
 from asyncpage.grammar.schema_strings import write_string
 
 MAX_RULES = 10_000  # sets of schemas that hold for one value
@@ -28,11 +28,11 @@ MAX_RULES = 10_000  # sets of schemas that hold for one value
 class SchemaCompiler:
     """Compiles one document into a builder."""
 
-    def __init__(self, builder: NetworkBuilder, json_text: JsonText, schema: Any) -> None:
-        """Errors: 400 unless `schema` is a schema."""
+    def __init__(self, builder: NetworkBuilder, json_text: JsonText, schema: Any, path: Path = ()) -> None:
+        """`path`: of the schema in a larger document. Errors: 400 unless `schema` is a schema."""
         self._builder = builder
         self._json = json_text
-        self._document = SchemaDocument(schema)
+        self._document = SchemaDocument(schema, path)
         self._root = self._document.root
         self._alternatives = Alternatives(self._document)
         self._rules: dict[tuple[Site, ...], int] = {}

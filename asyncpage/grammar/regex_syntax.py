@@ -138,7 +138,7 @@ class _Parser:
         self._takes("?")  # lazy: the same texts match
         low, high = counts
         if high is not None and high < low:
-            raise self._invalid(f"a quantifier asks for at least {low} and at most {high}", start)
+            raise self._invalid(f"a count asks for at least {low} and at most {high}", start)
         if self._quantifier() is not None:
             raise self._invalid("a quantifier follows a quantifier", start)
         return Repeat(part, low, high)
@@ -309,7 +309,7 @@ class _Parser:
         return True
 
     def _invalid(self, what: str, at: int | None = None) -> Exception:
-        return invalid(f"the pattern has {what}, at character {self._at if at is None else at}", self._path)
+        return invalid(f"the pattern is malformed at character {self._at if at is None else at}: {what}", self._path)
 
 
 def _sequence(parts: list[Tree]) -> Tree:

@@ -93,14 +93,14 @@ class SchemaReader:
                 raise invalid("uniqueItems must be true or false", path)
             if not value:
                 return
-        if keyword in ("$id", "id") and not site.path:
+        if keyword == "$id" and site is self._document.root:
             return
         if keyword == "additionalItems" and not isinstance(site.schema, bool):
             if isinstance(site.schema.get("items"), list):
                 return  # read with `items`
             if "items" in site.schema or value is True:
                 return  # says nothing beside a schema for all items
-        if keyword in REFUSED or keyword in ("uniqueItems", "$id", "id", "additionalItems"):
+        if keyword in REFUSED or keyword in ("uniqueItems", "$id", "additionalItems"):
             raise unsupported(f"the keyword {keyword} is not supported: leave it out, or say it another way", path)
         raise unsupported(
             "a keyword that JSON Schema does not have: correct its spelling, or begin it with x- if it is a note", path

@@ -30,16 +30,17 @@ WriteValue = Callable[[tuple[Site, ...], int, int], None]
 
 
 class SchemaDocument:
-    """The sites of one document, made when they are first asked for."""
+    """The sites of one document, made when they are first asked for. `path`: of the document in a larger one."""
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Any, path: Path) -> None:
         self._root = root
+        self._path = path
         self._sites: dict[Path, Site] = {}
 
     @property
     def root(self) -> Site:
         """Errors: 400 unless the document is a schema."""
-        return self.site((), self._root)
+        return self.site(self._path, self._root)
 
     def site(self, path: Path, schema: Any) -> Site:
         """The site of what stands at `path`. Errors: 400 unless it is a schema."""
@@ -60,7 +61,7 @@ class SchemaDocument:
         if reference != "#" and not reference.startswith("#/"):
             raise unsupported("a $ref must be # or begin with #/: other documents and anchors are not looked up", path)
         found = self._root
-        way: list[str] = []
+        way = list(self._path)
         for escaped in reference.split("/")[1:]:
             name = unquote(escaped).replace("~1", "/").replace("~0", "~")
             way.append(name)

@@ -20,7 +20,7 @@ Call = tuple[int, int]  # rule, target
 
 
 class Sketch:
-    """By state: `edges`, `jumps` to targets, `calls`. By rule: `starts` and `finals`."""
+    """By state: `edges`, `jumps` to targets, `calls`. By rule: `starts` and `finals`; rule 0 is the root."""
 
     def __init__(self) -> None:
         self.edges: list[list[Edge]] = []
@@ -35,45 +35,54 @@ class Sketch:
         self.calls.append([])
         return len(self.edges) - 1
 
-    def reached(self) -> tuple[list[int], list[int]]:
-        """The states and the rules that a walk from the root meets, in the order in which it meets them."""
+    def renumber(self) -> None:
+        """Leave out what a walk from the root does not meet; number the rest in the order in which it is met."""
+        order, rules = self._met()
+        number = [-1] * len(self.edges)
+        for index, state in enumerate(order):
+            number[state] = index
+        rule_number = {rule: index for index, rule in enumerate(rules)}
+        self.edges = [[(low, high, number[target]) for low, high, target in self.edges[state]] for state in order]
+        self.jumps = [[number[target] for target in self.jumps[state]] for state in order]
+        self.calls = [[(rule_number[rule], number[target]) for rule, target in self.calls[state]] for state in order]
+        self.starts = [number[self.starts[rule]] for rule in rules]
+        self.finals = [number[self.finals[rule]] for rule in rules]
+
+    def _met(self) -> tuple[list[int], list[int]]:
         rules = [0]
         known_rules = {0}
         order: list[int] = []
-        known: set[int] = set()
+        is_known = bytearray(len(self.edges))
         for rule in rules:
             waiting = [self.finals[rule], self.starts[rule]]
             while waiting:
                 state = waiting.pop()
-                if state in known:
+                if is_known[state]:
                     continue
-                known.add(state)
+                is_known[state] = 1
                 order.append(state)
-                for called, _ in self.calls[state]:
+                for called, target in reversed(self.calls[state]):
+                    waiting.append(target)
                     if called not in known_rules:
                         known_rules.add(called)
                         rules.append(called)
-                waiting += [target for _, target in reversed(self.calls[state])]
                 waiting += reversed(self.jumps[state])
                 waiting += [target for _, _, target in reversed(self.edges[state])]
         return order, rules
 
     def to_network(self) -> Network:
-        """The network of what can be reached."""
-        order, rules = self.reached()
-        number = {state: index for index, state in enumerate(order)}
-        rule_number = {rule: index for index, rule in enumerate(rules)}
-        edges: list[tuple[int, int, int, int]] = []
-        jumps: list[tuple[int, int]] = []
-        calls: list[tuple[int, int, int]] = []
-        for source, state in enumerate(order):
-            edges += [(source, low, high, number[target]) for low, high, target in _joined(self.edges[state])]
-            jumps += [(source, number[target]) for target in dict.fromkeys(self.jumps[state])]
-            calls += [(source, rule_number[rule], number[target]) for rule, target in dict.fromkeys(self.calls[state])]
+        self.renumber()
+        edges: list[tuple[int, ...]] = []
+        jumps: list[tuple[int, ...]] = []
+        calls: list[tuple[int, ...]] = []
+        for state, ways in enumerate(self.edges):
+            edges += [(state, low, high, target) for low, high, target in _joined(ways)]
+            jumps += [(state, target) for target in dict.fromkeys(self.jumps[state])]
+            calls += [(state, rule, target) for rule, target in dict.fromkeys(self.calls[state])]
         return Network(
-            len(order),
-            _column([number[self.starts[rule]] for rule in rules]),
-            _column([number[self.finals[rule]] for rule in rules]),
+            len(self.edges),
+            _column(self.starts),
+            _column(self.finals),
             _column(edges).reshape(-1, 4),
             _column(jumps).reshape(-1, 2),
             _column(calls).reshape(-1, 3),
@@ -85,7 +94,7 @@ def _joined(edges: list[Edge]) -> list[Edge]:
     if len(edges) < 2:
         return edges
     joined: list[Edge] = []
-    for target, low, high in sorted((target, low, high) for low, high, target in edges):
+    for target, low, high in sorted([(target, low, high) for low, high, target in edges]):
         if joined and joined[-1][2] == target and low <= joined[-1][1] + 1:
             joined[-1] = (joined[-1][0], max(joined[-1][1], high), target)
         else:

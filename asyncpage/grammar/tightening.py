@@ -13,6 +13,7 @@ _FEW = 4  # ways out that are copied to where a jump begins, rather than jumped 
 
 
 def tighten(sketch: Sketch) -> None:
+    """Rewrites a sketch of which every state can be reached and finished."""
     _inline(sketch)
     _skip_lone_jumps(sketch)
     _loop_tail_calls(sketch)
@@ -21,27 +22,57 @@ def tighten(sketch: Sketch) -> None:
 
 
 def _inline(sketch: Sketch) -> None:
-    """A rule that is called from one place becomes a part of it."""
-    order, rules = sketch.reached()
-    places: dict[int, int] = dict.fromkeys(rules, 0)
-    for state in order:
-        for rule, _ in sketch.calls[state]:
+    """A rule that is called from one place becomes a part of it; a rule that calls itself has two at least."""
+    places = [0] * len(sketch.starts)
+    for calls in sketch.calls:
+        for rule, _ in calls:
             places[rule] += 1
-    for state in order:
-        kept = []
-        for rule, target in sketch.calls[state]:
-            if rule and places[rule] == 1:
-                sketch.jumps[state].append(sketch.starts[rule])
-                sketch.jumps[sketch.finals[rule]].append(target)
-            else:
-                kept.append((rule, target))
-        sketch.calls[state] = kept
+    places[0] = 0
+    for state, calls in enumerate(sketch.calls):
+        if any(places[rule] == 1 for rule, _ in calls):
+            sketch.calls[state] = [call for call in calls if places[call[0]] != 1]
+            for rule, target in calls:
+                if places[rule] == 1:
+                    sketch.jumps[state].append(sketch.starts[rule])
+                    sketch.jumps[sketch.finals[rule]].append(target)
+    sketch.renumber()  # the rules that are gone have no final states any more
+
+
+def _skip_lone_jumps(sketch: Sketch) -> None:
+    """A state whose only way out is a jump is the state that it jumps to."""
+    finals = set(sketch.finals)
+    goes_to: dict[int, int] = {}
+    for state, jumps in enumerate(sketch.jumps):
+        if jumps and state not in finals and not sketch.edges[state] and not sketch.calls[state]:
+            targets = set(jumps)
+            if len(targets) == 1:
+                goes_to[state] = targets.pop()
+    if not goes_to:
+        return
+
+    def end_of(state: int) -> int:
+        if state not in goes_to:
+            return state
+        passed = []
+        while state in goes_to:
+            passed.append(state)
+            state = goes_to.pop(state)  # never back to one that was passed: a ring could not be finished
+        for one in passed:
+            goes_to[one] = state
+        return state
+
+    for state in range(len(sketch.edges)):
+        sketch.edges[state] = [(low, high, end_of(target)) for low, high, target in sketch.edges[state]]
+        sketch.jumps[state] = [end_of(target) for target in sketch.jumps[state]]
+        sketch.calls[state] = [(rule, end_of(target)) for rule, target in sketch.calls[state]]
+    sketch.starts = [end_of(start) for start in sketch.starts]
+    sketch.renumber()
 
 
 def _loop_tail_calls(sketch: Sketch) -> None:
     """A rule that ends with itself goes back to its start: no return is due."""
-    _, rules = sketch.reached()
-    for rule in rules:
+    ends_with = {rule for calls in sketch.calls for rule, target in calls if target == sketch.finals[rule]}
+    for rule in sorted(ends_with):
         start, final = sketch.starts[rule], sketch.finals[rule]
         known = {start}
         waiting = [start]
@@ -59,77 +90,46 @@ def _loop_tail_calls(sketch: Sketch) -> None:
                     waiting.append(target)
 
 
-def _skip_lone_jumps(sketch: Sketch) -> None:
-    """A state whose only way out is a jump is the state that it jumps to."""
-    order, rules = sketch.reached()
-    finals = {sketch.finals[rule] for rule in rules}
-    goes_to: dict[int, int] = {}
-    for state in order:
-        if state in finals or sketch.edges[state] or sketch.calls[state]:
-            continue
-        targets = set(sketch.jumps[state]) - {state}
-        if len(targets) == 1:
-            goes_to[state] = targets.pop()
-
-    def end_of(state: int) -> int:
-        passed = []
-        while state in goes_to:
-            passed.append(state)
-            state = goes_to.pop(state)  # a ring of jumps ends where it was entered; trimmed networks have none
-        for one in passed:
-            goes_to[one] = state
-        return state
-
-    for state in order:
-        if state in goes_to:
-            continue
-        sketch.edges[state] = [(low, high, end_of(target)) for low, high, target in sketch.edges[state]]
-        sketch.jumps[state] = [end_of(target) for target in sketch.jumps[state]]
-        sketch.calls[state] = [(rule, end_of(target)) for rule, target in sketch.calls[state]]
-    for rule in rules:
-        sketch.starts[rule] = end_of(sketch.starts[rule])
-
-
 def _absorb(sketch: Sketch) -> None:
     """A state whose only way in is a jump becomes a part of the state that jumps to it."""
-    order, rules = sketch.reached()
-    fixed = {sketch.finals[rule] for rule in rules} | {sketch.starts[rule] for rule in rules}
-    ways_in: dict[int, int] = dict.fromkeys(order, 0)
-    for state in order:
-        for _, _, target in sketch.edges[state]:
+    ways_in = [0] * len(sketch.edges)
+    for edges in sketch.edges:
+        for _, _, target in edges:
             ways_in[target] += 1
-        for target in sketch.jumps[state]:
+    for jumps in sketch.jumps:
+        for target in jumps:
             ways_in[target] += 1
-        for _, target in sketch.calls[state]:
+    for calls in sketch.calls:
+        for _, target in calls:
             ways_in[target] += 1
-    gone: set[int] = set()
-    for state in order:
-        if state in gone:
+    for state in (*sketch.starts, *sketch.finals):
+        ways_in[state] += 2  # stays
+    for state, jumps in enumerate(sketch.jumps):
+        if not jumps:
             continue
-        waiting = sketch.jumps[state]
+        waiting = jumps[::-1]
         sketch.jumps[state] = []
         while waiting:
-            target = waiting.pop(0)
-            if ways_in[target] != 1 or target in fixed or target == state:
+            target = waiting.pop()
+            if ways_in[target] != 1 or target == state:
                 sketch.jumps[state].append(target)
                 continue
-            gone.add(target)
-            sketch.edges[state] += sketch.edges[target]
-            sketch.calls[state] += sketch.calls[target]
-            waiting += sketch.jumps[target]
+            sketch.edges[state] = sketch.edges[state] + sketch.edges[target]
+            sketch.calls[state] = sketch.calls[state] + sketch.calls[target]
+            waiting += sketch.jumps[target][::-1]
+            sketch.edges[target], sketch.jumps[target], sketch.calls[target] = [], [], []
 
 
 def _copy_few(sketch: Sketch) -> None:
     """A jump to a state with few ways out is those ways."""
-    order, rules = sketch.reached()
-    finals = {sketch.finals[rule] for rule in rules}
-    for state in reversed(order):
+    finals = set(sketch.finals)
+    for state in range(len(sketch.jumps) - 1, -1, -1):
         kept = []
         for target in sketch.jumps[state]:
             ways = len(sketch.edges[target]) + len(sketch.calls[target])
             if target in finals or sketch.jumps[target] or ways > _FEW or target == state:
                 kept.append(target)
             else:
-                sketch.edges[state] += sketch.edges[target]
-                sketch.calls[state] += sketch.calls[target]
+                sketch.edges[state] = sketch.edges[state] + sketch.edges[target]
+                sketch.calls[state] = sketch.calls[state] + sketch.calls[target]
         sketch.jumps[state] = kept

@@ -1,8 +1,8 @@
-"""Takes out of a sketched network what cannot be finished: a state that no ending can be reached from.
+"""Takes out of a sketched network what no text can use: states and rules that cannot be reached, or not be finished.
 
-The builder calls it first. A model that walked into such a state could never end its answer.
+The builder calls it first. A model that walked into a state without an end could never end its answer.
 
-INVARIANT: after it, every state that is left can reach its rule's final state, through rules that can be finished.
+INVARIANT: after it, every state that is left can be reached from the root's start and can reach its rule's final state.
 """
 
 from __future__ import annotations
@@ -11,34 +11,36 @@ from asyncpage.grammar.sketch import Sketch
 
 
 def trim(sketch: Sketch) -> bool:
-    """Whether anything can match the root; then only ways that can be finished are left."""
+    """Whether anything can match the root; then only what a text can use is left, numbered anew."""
     is_alive = _alive(sketch)
-    for state, edges in enumerate(sketch.edges):
+    if not is_alive[sketch.starts[0]]:
+        return False
+    for state, calls in enumerate(sketch.calls):
         if not is_alive[state]:
-            sketch.edges[state] = []
-            sketch.jumps[state] = []
-            sketch.calls[state] = []
-            continue
-        sketch.edges[state] = [edge for edge in edges if is_alive[edge[2]]]
-        sketch.jumps[state] = [target for target in sketch.jumps[state] if is_alive[target]]
-        sketch.calls[state] = [
-            (rule, target) for rule, target in sketch.calls[state] if is_alive[target] and is_alive[sketch.starts[rule]]
-        ]
-    return is_alive[sketch.starts[0]]
+            continue  # nothing that is alive leads there
+        sketch.edges[state] = [edge for edge in sketch.edges[state] if is_alive[edge[2]]]
+        if sketch.jumps[state]:
+            sketch.jumps[state] = [target for target in sketch.jumps[state] if is_alive[target]]
+        if calls:
+            sketch.calls[state] = [
+                (rule, target) for rule, target in calls if is_alive[target] and is_alive[sketch.starts[rule]]
+            ]
+    sketch.renumber()
+    return True
 
 
 def _alive(sketch: Sketch) -> list[bool]:
     """By state, whether its rule's final state can be reached: a walk backwards from the final states."""
     size = len(sketch.edges)
     before: list[list[int]] = [[] for _ in range(size)]  # by target, without the calls
-    after_call: list[list[tuple[int, int]]] = [[] for _ in range(size)]  # by target: source, rule
+    after_call: dict[int, list[tuple[int, int]]] = {}  # by target: source, rule
     for state in range(size):
         for _, _, target in sketch.edges[state]:
             before[target].append(state)
         for target in sketch.jumps[state]:
             before[target].append(state)
         for rule, target in sketch.calls[state]:
-            after_call[target].append((state, rule))
+            after_call.setdefault(target, []).append((state, rule))
     rules_of: dict[int, list[int]] = {}
     for rule, start in enumerate(sketch.starts):
         rules_of.setdefault(start, []).append(rule)
@@ -52,7 +54,7 @@ def _alive(sketch: Sketch) -> list[bool]:
             continue
         is_alive[state] = True
         waiting += before[state]
-        for source, rule in after_call[state]:
+        for source, rule in after_call.get(state, ()):
             if is_finishable[rule]:
                 waiting.append(source)
             else:
