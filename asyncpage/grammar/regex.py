@@ -11,11 +11,11 @@ from __future__ import annotations
 from functools import lru_cache
 
 from asyncpage.grammar.charset import ANY, CharSet
-from asyncpage.grammar.dfa import determined
+from asyncpage.grammar.dfa import both, determined, none_of
 from asyncpage.grammar.nfa import Nfa, nfa
-from asyncpage.grammar.refusal import too_large
+from asyncpage.grammar.refusal import too_large, unsupported
 from asyncpage.grammar.regex_syntax import parse_regex
-from asyncpage.grammar.regex_tree import Alternatives, Anchor, Chars, Repeat, Sequence, Tree, can_be_empty
+from asyncpage.grammar.regex_tree import Alternatives, Anchor, Chars, Pattern, Repeat, Sequence, Tree, can_be_empty
 
 MAX_CLOSURES = 2_000_000  # steps along empty moves, about a second: only repetitions of what may be empty need many
 
@@ -23,27 +23,44 @@ MAX_CLOSURES = 2_000_000  # steps along empty moves, about a second: only repeti
 @lru_cache(maxsize=16)
 def full_match(pattern: str, path: tuple[str, ...] = ()) -> Nfa:
     """What the pattern matches from the first to the last character. Errors: 400."""
-    return _automaton(parse_regex(pattern, path), path, is_search=False)
+    parsed = parse_regex(pattern, path)
+    return _with_ahead(_automaton(parsed.tree, path), parsed, path)
 
 
 @lru_cache(maxsize=16)
 def search(pattern: str, path: tuple[str, ...] = ()) -> Nfa:
     """Texts in which the pattern matches somewhere, as a schema's `pattern` means it. Errors: 400."""
-    return _automaton(parse_regex(pattern, path), path, is_search=True)
+    parsed = parse_regex(pattern, path)
+    if parsed.ahead and not _begins_at_start(parsed.tree):
+        raise unsupported("the pattern has a lookahead, which is supported only after ^", path)
+    return _with_ahead(_automaton(parsed.tree, path, may_begin_late=True, may_end_early=True), parsed, path)
 
 
-def _automaton(tree: Tree, path: tuple[str, ...], *, is_search: bool) -> Nfa:
+def _with_ahead(made: Nfa, parsed: Pattern, path: tuple[str, ...]) -> Nfa:
+    """A lookahead at the beginning is a condition on the whole text."""
+    for is_negative, tree in parsed.ahead:
+        begun = _automaton(tree, path, may_end_early=True)
+        made = both(made, none_of(begun) if is_negative else begun)
+    return made if not parsed.ahead else determined(made) or made
+
+
+def _begins_at_start(tree: Tree) -> bool:
+    first = tree.parts[0] if isinstance(tree, Sequence) and tree.parts else tree
+    return isinstance(first, Anchor) and not first.is_end
+
+
+def _automaton(tree: Tree, path: tuple[str, ...], *, may_begin_late: bool = False, may_end_early: bool = False) -> Nfa:
     thompson = _Thompson()
-    before, after = thompson.state(), thompson.state()
-    thompson.add(tree, before, after)
-    start = before
-    if is_search:
-        start = thompson.state()
-        thompson.empty[start].append(before)
+    start, after = thompson.state(), thompson.state()
+    thompson.add(tree, start, after)
+    if may_begin_late:
+        before, start = start, thompson.state()
         loop = thompson.state()
+        thompson.empty[start].append(before)
         thompson.moves[start].append((ANY, loop))
         thompson.moves[loop].append((ANY, loop))
         thompson.empty[loop].append(before)
+    if may_end_early:
         thompson.moves[after].append((ANY, after))
     made = thompson.without_empty_moves(start, after, path)
     return determined(made) or made

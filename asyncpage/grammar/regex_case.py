@@ -1,6 +1,6 @@
 """Characters in all their cases, for regular expressions that ignore case.
 
-INVARIANT: a set that is closed holds, with a letter, its simple lower and upper case.
+INVARIANT: a narrow set holds what every dialect takes for a letter's other case; a wide one all that some dialect does.
 """
 
 from __future__ import annotations
@@ -24,12 +24,28 @@ def _pairs() -> tuple[tuple[int, int], ...]:
     return tuple(pairs)
 
 
-def case_closed(chars: CharSet) -> CharSet:
-    """The set with the other case of each of its letters."""
-    more = []
-    for upper, lower in _pairs():
-        if upper in chars:
-            more.append((lower, lower))
-        if lower in chars:
-            more.append((upper, upper))
-    return charset((*chars.ranges, *more)) if more else chars
+@lru_cache(maxsize=1)
+def _kin() -> tuple[tuple[int, ...], ...]:
+    """Letters that are one another's case in some way: I and all small forms of it, K and the Kelvin sign."""
+    kin: dict[str, list[int]] = {}
+    for point in range(_LAST_CASED + 1):
+        char = chr(point)
+        if char.lower() != char or char.upper() != char:
+            kin.setdefault(char.lower()[0].upper()[0].lower()[0], []).append(point)
+    return tuple(tuple(members) for members in kin.values() if len(members) > 1)
+
+
+def case_closed(chars: CharSet, *, is_wide: bool) -> CharSet:
+    """The set with the other cases of its letters."""
+    more: list[int] = []
+    if is_wide:
+        for members in _kin():
+            if any(member in chars for member in members):
+                more += members
+    else:
+        for upper, lower in _pairs():
+            if upper in chars:
+                more.append(lower)
+            if lower in chars:
+                more.append(upper)
+    return charset((*chars.ranges, *((point, point) for point in more))) if more else chars

@@ -13,7 +13,8 @@ from asyncpage.grammar.charset import ANY, CharSet, Range, charset, one_of
 DIGIT = charset([(0x30, 0x39)])
 WORD = charset([(0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)])
 SPACE = one_of("\t\n\v\f\r ")
-DOT = ANY - one_of("\n\r\u2028\u2029")
+# What the dot holds in every dialect, and what it may hold in some.
+DOTS = (ANY - one_of("\n\r\u2028\u2029"), ANY - one_of("\n"))
 
 # The first of ten digits each, of every script: Unicode's category Nd.
 _ZEROS = (

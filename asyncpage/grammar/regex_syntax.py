@@ -2,8 +2,8 @@ r"""Reads regular expressions: the syntax that ECMA-262, Python and Rust share, 
 
 `regex` and schemas' `pattern` come here. Known: literals, escapes, \d \w \s and their opposites, classes, groups
 (capturing, named, non-capturing), greedy and lazy quantifiers (the same language), alternation, ^ and $ for the ends
-of the text, the dot (no line ends), and (?i) and (?s) at the beginning. What needs more than a finite automaton, or
-means different things in these dialects, is refused by name.
+of the text, the dot (no line ends), lookaheads at the beginning, and (?i) and (?s) there. What needs more than a
+finite automaton, or means different things in these dialects, is refused by name.
 
 INVARIANT: nesting and size are bounded before anything is unfolded, and a pattern's own text is in no error.
 """
@@ -13,8 +13,8 @@ from __future__ import annotations
 from asyncpage.grammar.charset import ANY, CharSet, charset, one_of
 from asyncpage.grammar.refusal import invalid, too_large, unsupported
 from asyncpage.grammar.regex_case import case_closed
-from asyncpage.grammar.regex_classes import CLASSES, DOT
-from asyncpage.grammar.regex_tree import Alternatives, Anchor, Chars, Repeat, Sequence, Tree, positions
+from asyncpage.grammar.regex_classes import CLASSES, DOTS
+from asyncpage.grammar.regex_tree import Alternatives, Anchor, Chars, Pattern, Repeat, Sequence, Tree, positions
 
 MAX_PATTERN = 65_536  # characters; the longest that people write have some thousand
 MAX_GROUPS_DEEP = 100  # people nest a handful; the compiler recurses this deep
@@ -26,24 +26,31 @@ _HEX = frozenset("0123456789abcdefABCDEF")
 _DIGITS = frozenset("0123456789")
 
 
-def parse_regex(pattern: str, path: tuple[str, ...] = ()) -> Tree:
-    """The tree of a pattern. Errors: 400, `path` as its `param`."""
+def parse_regex(pattern: str, path: tuple[str, ...] = ()) -> Pattern:
+    """Errors: 400, `path` as its `param`."""
     if len(pattern) > MAX_PATTERN:
         raise too_large(f"a pattern may have at most {MAX_PATTERN} characters, got {len(pattern)}", path)
-    tree = _Parser(pattern, path).parse()
-    if (size := positions(tree)) > MAX_POSITIONS:
-        raise too_large(f"the pattern unfolds to {size:.4g} places, at most {MAX_POSITIONS} are allowed", path)
-    return tree
+    parsed = _Parser(pattern, path).parse()
+    size = positions(parsed.tree) + sum(positions(tree) for _, tree in parsed.ahead)
+    if size > MAX_POSITIONS:
+        raise too_large(f"the pattern unfolds to more than {MAX_POSITIONS} places: lower its counts", path)
+    return parsed
 
 
 class _Group:
-    """A group that is open: the options that are complete, and the one that is being read."""
+    """A group that is open: the options that are complete, and the one that is being read.
 
-    def __init__(self, ignores_case: bool, dot: CharSet) -> None:
+    `looks`: "=" or "!" for a lookahead. Inside of one that must not be there, a class is all that it may hold in some
+    dialect, as in a negated class, so that what is left is right in every one.
+    """
+
+    def __init__(self, outer: _Group | None = None, looks: str = "") -> None:
         self.options: list[Tree] = []
         self.parts: list[Tree] = []
-        self.ignores_case = ignores_case
-        self.dot = dot
+        self.ignores_case: bool = outer is not None and outer.ignores_case
+        self.is_dot_all: bool = outer is not None and outer.is_dot_all
+        self.is_wide: bool = looks == "!" or (outer is not None and outer.is_wide)
+        self.looks = looks
 
     def close(self) -> Tree:
         options = [*self.options, _sequence(self.parts)]
@@ -55,16 +62,18 @@ class _Parser:
         self._text = pattern
         self._path = path
         self._at = 0
+        self._ahead: list[tuple[bool, Tree]] = []
 
-    def parse(self) -> Tree:
+    def parse(self) -> Pattern:
         """A stack of open groups, not recursion: depth is a number to check."""
-        stack = [_Group(False, DOT)]
+        stack = [_Group()]
         while self._at < len(self._text):
             group = stack[-1]
             char = self._text[self._at]
             if char == "(":
                 self._at += 1
-                opened = self._open_group(group, is_first=self._at == 1)
+                is_at_start = len(stack) == 1 and not group.options and all(map(_is_start, group.parts))
+                opened = self._open_group(group, is_first=self._at == 1, is_at_start=is_at_start)
                 if opened is not None:
                     stack.append(opened)
                 if len(stack) > MAX_GROUPS_DEEP:
@@ -74,8 +83,13 @@ class _Parser:
                     raise self._invalid("a ')' without its '('")
                 self._at += 1
                 closed = stack.pop()
-                stack[-1].parts.append(self._quantified(closed.close()))
+                if closed.looks:
+                    self._ahead.append((closed.looks == "!", closed.close()))
+                else:
+                    stack[-1].parts.append(self._quantified(closed.close()))
             elif char == "|":
+                if len(stack) == 1 and self._ahead:
+                    raise unsupported("the pattern has a lookahead in one of several options", self._path)
                 self._at += 1
                 group.options.append(_sequence(group.parts))
                 group.parts = []
@@ -83,13 +97,13 @@ class _Parser:
                 group.parts.append(self._quantified(self._atom(group)))
         if len(stack) > 1:
             raise self._invalid("a '(' without its ')'")
-        return stack[0].close()
+        return Pattern(stack[0].close(), tuple(self._ahead))
 
     # --- groups -------------------------------------------------------------------------------------------------------
 
-    def _open_group(self, outer: _Group, *, is_first: bool) -> _Group | None:
+    def _open_group(self, outer: _Group, *, is_first: bool, is_at_start: bool) -> _Group | None:
         """The group after a '('; None for flags, which change the group around them."""
-        group = _Group(outer.ignores_case, outer.dot)
+        group = _Group(outer)
         if not self._takes("?"):
             return group
         if self._takes(":"):
@@ -101,6 +115,9 @@ class _Parser:
                 raise self._invalid("a group's name is no name")
             self._at = end + 1
             return group
+        if is_at_start and self._next() in ("=", "!"):
+            self._at += 1
+            return _Group(outer, self._text[self._at - 1])
         for opening, name in (
             ("=", "lookahead"), ("!", "lookahead"), ("<=", "lookbehind"), ("<!", "lookbehind"),
             (">", "an atomic group"), ("(", "a conditional"), ("P=", "a backreference"), ("#", "a comment"),
@@ -120,8 +137,7 @@ class _Parser:
         self._at += 1
         changed = group if is_scoped else outer
         changed.ignores_case |= "i" in flags
-        if "s" in flags:
-            changed.dot = ANY
+        changed.is_dot_all |= "s" in flags
         return group if is_scoped else None
 
     # --- quantifiers --------------------------------------------------------------------------------------------------
@@ -174,7 +190,7 @@ class _Parser:
             case "^" | "$":
                 return Anchor(char == "$")
             case ".":
-                return Chars(group.dot)
+                return Chars(ANY if group.is_dot_all else DOTS[group.is_wide])
             case "[":
                 return Chars(self._class(group))
             case "\\":
@@ -183,13 +199,14 @@ class _Parser:
                     return Anchor(self._text[self._at - 1] != "A")
                 if (named := CLASSES.get(self._next())) is not None:
                     self._at += 1
-                    return Chars(named[0])
-                return Chars(self._cased(charset([(point := self._escape(), point)]), group))
-        return Chars(self._cased(self._checked(one_of(char)), group))
+                    return Chars(named[group.is_wide])
+                return Chars(_cased(charset([(point := self._escape(), point)]), group, group.is_wide))
+        return Chars(_cased(self._checked(one_of(char)), group, group.is_wide))
 
     def _class(self, group: _Group) -> CharSet:
         start = self._at - 1
         is_negated = self._takes("^")
+        is_wide = group.is_wide != is_negated
         found: list[CharSet] = []
         if self._next() == "]":
             raise self._invalid("an empty class, or one that begins with ']': write \\]", start)
@@ -200,10 +217,10 @@ class _Parser:
                 raise unsupported(f"the pattern has a POSIX class at character {self._at}", self._path)
             if self._text.startswith(("&&", "--", "~~"), self._at):
                 raise unsupported(f"the pattern has an operation on classes at character {self._at}", self._path)
-            first = self._class_member(is_negated)
+            first = self._class_member(is_wide)
             if self._next() == "-" and self._next(1) not in ("]", ""):
                 self._at += 1
-                last = self._class_member(is_negated)
+                last = self._class_member(is_wide)
                 if isinstance(first, CharSet) or isinstance(last, CharSet):
                     raise self._invalid("a range of a class has a class for its end", start)
                 if last < first:
@@ -211,11 +228,11 @@ class _Parser:
                 found.append(charset([(first, last)]))
             else:
                 found.append(first if isinstance(first, CharSet) else charset([(first, first)]))
-        whole = self._cased(charset(span for chars in found for span in chars.ranges), group)
+        whole = _cased(charset(span for chars in found for span in chars.ranges), group, is_wide)
         return ~whole if is_negated else whole
 
-    def _class_member(self, is_negated: bool) -> CharSet | int:
-        """A character, or the set that a named class stands for; under a negation, all that it may hold."""
+    def _class_member(self, is_wide: bool) -> CharSet | int:
+        """A character, or the set that a named class stands for."""
         char = self._next()
         self._at += 1
         if char == "":
@@ -226,7 +243,7 @@ class _Parser:
         letter = self._next()
         if letter in CLASSES:
             self._at += 1
-            return CLASSES[letter][is_negated]
+            return CLASSES[letter][is_wide]
         if letter == "b":
             self._at += 1
             return 0x8
@@ -296,9 +313,6 @@ class _Parser:
             raise self._invalid("a lone surrogate")
         return chars
 
-    def _cased(self, chars: CharSet, group: _Group) -> CharSet:
-        return case_closed(chars) if group.ignores_case else chars
-
     def _next(self, ahead: int = 0) -> str:
         return self._text[self._at + ahead : self._at + ahead + 1]
 
@@ -314,6 +328,14 @@ class _Parser:
 
 def _sequence(parts: list[Tree]) -> Tree:
     return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
+
+
+def _cased(chars: CharSet, group: _Group, is_wide: bool) -> CharSet:
+    return case_closed(chars, is_wide=is_wide) if group.ignores_case else chars
+
+
+def _is_start(part: Tree) -> bool:
+    return isinstance(part, Anchor) and not part.is_end
 
 
 def _is_number(text: str) -> bool:

@@ -52,6 +52,14 @@ class Anchor:
 Tree = Chars | Sequence | Alternatives | Repeat | Anchor
 
 
+@record(frozen=True, slots=True)
+class Pattern:
+    """A whole pattern. `ahead`: what the text must begin with as well, or (True) must not begin with."""
+
+    tree: Tree
+    ahead: tuple[tuple[bool, Tree], ...] = ()
+
+
 def positions(tree: Tree) -> int:
     """An upper bound of the states that the tree unfolds to."""
     match tree:
