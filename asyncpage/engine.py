@@ -22,18 +22,23 @@ from asyncpage.actors.executor import ExecutorActor
 from asyncpage.actors.frontend import Sink
 from asyncpage.actors.supervisor import Supervisor
 from asyncpage.clock import Clock, SystemClock
+from asyncpage.compiler import GrammarCompiler
 from asyncpage.config import EngineConfig
 from asyncpage.core.block_names import chain_names
 from asyncpage.core.policy_registry import load_policy
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.errors import Failure, RequestError, UsageError
+from asyncpage.grammar.request import read_request
+from asyncpage.grammar.source import GrammarSource
+from asyncpage.host_memory import open_arena
 from asyncpage.house import House, StandIn, Text, build, executor_settings, mailboxes
 from asyncpage.logs import configure_logs_unless_set
-from asyncpage.machine import read_memory
 from asyncpage.messages import (
     ChatPrompt,
+    Constraint,
     Drain,
     Handshake,
+    LearnVocabulary,
     Load,
     Prompt,
     Question,
@@ -42,23 +47,18 @@ from asyncpage.messages import (
     ResetCache,
     Why,
 )
+from asyncpage.model_files import read_model_files
 from asyncpage.outputs import Part
 from asyncpage.part_stream import PartStream
 from asyncpage.pipes.cache_feed import CacheFeed
 from asyncpage.pipes.host_arena import HostArena
 from asyncpage.pipes.journal.recorder import Recorder
 from asyncpage.pipes.journal.segment import SegmentFiles
-from asyncpage.pipes.kv_folder import prepare_folder
 from asyncpage.pipes.launcher import Launcher, ProcessLauncher, ThreadLauncher
-from asyncpage.pipes.link import CAN_SHARE_MEMORY
 from asyncpage.pipes.mailbox import Mailbox
 from asyncpage.prompt_like import PromptLike, as_prompt
 from asyncpage.store import resolve_model
-from asyncpage.text.chat_template import load_chat_template
-from asyncpage.text.generation import generation_defaults
 from asyncpage.text.token_logprobs import TokenTable
-from asyncpage.text.tokenizer import Tokenizer
-from asyncpage.text.vocabulary_source import load_vocabulary
 
 State = Literal["ready", "restarting", "draining", "dead"]
 
@@ -81,6 +81,7 @@ class AsyncEngine:
         text: Text,
         recorder: Recorder | None = None,
         arena: HostArena | None = None,
+        vocabulary: LearnVocabulary | None = None,
     ) -> None:
         """`start` calls this when everything is built; from here on every actor runs."""
         self.config = config
@@ -99,6 +100,10 @@ class AsyncEngine:
         self._recorder = recorder
         self._arena = arena
         self._clock = clock
+        self._compiler = GrammarCompiler()
+        self._vocabulary = vocabulary
+        self._is_taught = False  # whether the executor's end has the vocabulary
+        self._executor_box = boxes["executor"]
         self._is_draining = False
         self._death: str | None = None
         self._scheduler = boxes["scheduler"]
@@ -142,7 +147,7 @@ class AsyncEngine:
             executor = stand_in.executor(boxes["scheduler"], clock)
         else:
             path = resolve_model(config.model)
-            arena = _open_arena(config)
+            arena = open_arena(config)
             executor = ExecutorActor(
                 launcher or _launcher(config),
                 Load(executor_settings(config, str(path), arena)),
@@ -155,10 +160,11 @@ class AsyncEngine:
         launch = asyncio.ensure_future(executor.launch_first())
         try:
             defaults: Mapping[str, Any] = {}
+            vocabulary: LearnVocabulary | None = None
             if stand_in is not None:
                 text = stand_in.text
             else:
-                text, defaults = await asyncio.to_thread(_read_files, path, config)
+                text, defaults, vocabulary = await asyncio.to_thread(read_model_files, path, config)
             handshake = await launch
             seed = int.from_bytes(os.urandom(7), "little") if config.seed is None else config.seed
             if files is not None:
@@ -179,7 +185,7 @@ class AsyncEngine:
             elif files is not None:
                 files.close()
             raise
-        engine = cls(config, handshake, house, executor, boxes, clock, defaults, text, recorder, arena)
+        engine = cls(config, handshake, house, executor, boxes, clock, defaults, text, recorder, arena, vocabulary)
         if on_death is not None:
             engine.on_death = on_death
         return engine
@@ -198,9 +204,13 @@ class AsyncEngine:
     def submit(self, prompt: Prompt, sampling: SamplingParams, options: RequestOptions, sink: Sink) -> RequestId:
         """Start `sampling.n` requests with consecutive ids, which answer to `sink`, and return the first.
 
-        Errors: `RequestError` when the engine takes nothing: it is dead (503) or holds too many requests (429).
+        Errors: `RequestError` when the engine takes nothing: it is dead (503) or holds too many requests (429); 400
+        when `sampling` cannot go with a constraint.
         """
         self._check_alive()
+        if options.constraint is not None:
+            sampling.check_constrained()
+            self._teach()
         if not self.config.enable_prefix_caching:
             options = replace(options, use_cache=False)
         return self._frontend.open(prompt, sampling, options, sink)
@@ -222,15 +232,22 @@ class AsyncEngine:
         prompt: PromptLike,
         sampling: SamplingParams | None = None,
         options: RequestOptions | None = None,
+        *,
+        structured: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[Part]:
         """The answer to a prompt, part by part as it comes; leaving the loop cancels the request.
 
-        `prompt`: text, token ids, or a `Prompt`. Errors: `RequestError` when it is refused or fails.
+        `prompt`: text, token ids, or a `Prompt`. `structured`: what the answer must look like, one of
+        `{"json": schema}`, `{"regex": pattern}`, `{"choice": texts}`, `{"grammar": gbnf}`, `{"json_object": True}`.
+        Errors: `RequestError` when it is refused or fails.
         """
         sampling = sampling or SamplingParams(**self.sampling_defaults)
         sampling.check(self.vocab_size)
         stream = PartStream(sampling.n, self.tokens)
-        stream.first = first = self.submit(as_prompt(prompt), sampling, options or RequestOptions(), stream)
+        options = options or RequestOptions()
+        if structured is not None:
+            options = replace(options, constraint=await self.compile_grammar(read_request(structured)[0]))
+        stream.first = first = self.submit(as_prompt(prompt), sampling, options, stream)
         try:
             async for part in stream.parts():
                 yield part
@@ -243,9 +260,17 @@ class AsyncEngine:
         messages: Sequence[Mapping[str, Any]],
         sampling: SamplingParams | None = None,
         options: RequestOptions | None = None,
+        *,
+        structured: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[Part]:
         """The answer to a conversation of mappings with `role` and `content`, as `generate` gives it."""
-        return self.generate(ChatPrompt(tuple(messages)), sampling, options)
+        return self.generate(ChatPrompt(tuple(messages)), sampling, options, structured=structured)
+
+    async def compile_grammar(self, source: GrammarSource) -> Constraint:
+        """What `RequestOptions.constraint` takes. Errors: as `GrammarCompiler.compile`; 503 when the engine is dead."""
+        self._check_alive()
+        self._teach()  # so that the executor reads its vocabulary while this compiles
+        return await self._compiler.compile(source)
 
     # --- the house ---------------------------------------------------------------------------------------------------
 
@@ -296,6 +321,7 @@ class AsyncEngine:
         self._frontend.fail_all(Failure(503, "the engine was stopped", "engine_stopped"))
         await self._supervisor.stop()
         await asyncio.wait([self._running])  # how it ended was told by `on_death`
+        await self._compiler.close()
         if self._recorder is not None:
             await asyncio.to_thread(self._recorder.close)
         if self._arena is not None:
@@ -313,6 +339,14 @@ class AsyncEngine:
         self._check_alive()
         return await self._frontend.ask("kv_manager", question, ANSWER_TIMEOUT_S)
 
+    def _teach(self) -> None:
+        """Nothing needs to know what tokens stand for before the first grammar. Errors: `RequestError` 400."""
+        if self._vocabulary is None:
+            raise RequestError("no model runs here that could follow a grammar; leave it out", code="unsupported")
+        if not self._is_taught:
+            self._is_taught = True
+            self._executor_box.send(self._vocabulary)
+
     def _check_alive(self) -> None:
         """Nothing answers in a dead engine. Errors: `RequestError` 503."""
         if self._death is not None:
@@ -328,35 +362,6 @@ class AsyncEngine:
         error = None if running.cancelled() else running.exception()
         if self._death is None:
             self._died("supervisor", error or RuntimeError("it was cancelled"))
-
-
-def _open_arena(config: EngineConfig) -> HostArena | None:
-    """Host memory for KV blocks, of no size yet; None where none is wanted.
-
-    Errors: `UsageError` when there is too little of it, or the folder for files cannot be used.
-    """
-    size = config.host_tier_bytes
-    if not size:
-        return None
-    if config.kv_dir is not None:
-        prepare_folder(Path(config.kv_dir).expanduser())
-    if not CAN_SHARE_MEMORY:
-        raise UsageError("--kv-offload-gb and --kv-dir need shared memory without a name (Linux); leave them out here")
-    available = read_memory().available
-    if available and size > available:
-        raise UsageError(
-            f"--kv-offload-gb asks for {size / (1 << 30):.2f} GiB of host memory, {available / (1 << 30):.2f} GiB are "
-            "available; lower it"
-        )
-    return HostArena()
-
-
-def _read_files(path: Path, config: EngineConfig) -> tuple[Text, Mapping[str, Any]]:
-    """What the model's files say about text, and their sampling defaults."""
-    vocabulary = load_vocabulary(path)
-    template = load_chat_template(path, config.chat_template, vocabulary=vocabulary)
-    defaults = generation_defaults(path) if config.generation_config == "auto" else {}
-    return Text(Tokenizer(vocabulary), template), defaults
 
 
 def _recorder(

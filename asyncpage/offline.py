@@ -63,27 +63,33 @@ class LLM:
         prompts: PromptLike | Sequence[PromptLike],
         sampling: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        structured: Mapping[str, Any] | None = None,
         progress: bool = True,
     ) -> list[RequestOutput]:
         """Answers to one prompt (text or token ids) or to many, all in one batch as far as it has room.
 
         `sampling`: for all, or one a prompt; by default the model's own, up to its end token or the end of its
-        context: give `max_tokens` to bound an answer. `progress`: show a bar on standard error.
+        context: give `max_tokens` to bound an answer. `structured`: what every answer must look like, one of
+        `{"json": schema}`, `{"regex": pattern}`, `{"choice": texts}`, `{"grammar": gbnf}`, `{"json_object": True}`.
+        `progress`: show a bar on standard error.
         Errors: `RequestError` for the first prompt that is refused or fails; the others are cancelled then.
         """
-        return self._run(_as_list(prompts), sampling, progress)
+        return self._run(_as_list(prompts), sampling, structured, progress)
 
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        structured: Mapping[str, Any] | None = None,
         progress: bool = True,
     ) -> list[RequestOutput]:
         """Answers to one conversation (mappings with `role` and `content`) or to many, as `generate` gives them."""
         is_one = bool(messages) and isinstance(messages[0], Mapping)
         conversations: Any = [messages] if is_one else messages
-        return self._run([ChatPrompt(tuple(conversation)) for conversation in conversations], sampling, progress)
+        return self._run(
+            [ChatPrompt(tuple(conversation)) for conversation in conversations], sampling, structured, progress
+        )
 
     def close(self) -> None:
         """Stop the engine and its thread. May be called twice."""
@@ -99,6 +105,7 @@ class LLM:
         self,
         prompts: Sequence[PromptLike],
         sampling: SamplingParams | Sequence[SamplingParams] | None,
+        structured: Mapping[str, Any] | None,
         progress: bool,
     ) -> list[RequestOutput]:
         if not self._end.alive:
@@ -113,7 +120,7 @@ class LLM:
         room = max(1, self._config.max_queue // max(params.n for params in each) if each else 1)
         bar = Progress("generating", "requests", sys.stderr, time.monotonic) if progress and prompts else None
         try:
-            return _await(_answers(self._engine, prompts, each, room, bar), self._loop)
+            return _await(_answers(self._engine, prompts, each, structured, room, bar), self._loop)
         finally:
             if bar is not None:
                 bar.close()
@@ -123,6 +130,7 @@ async def _answers(
     engine: AsyncEngine,
     prompts: Sequence[PromptLike],
     each: Sequence[SamplingParams],
+    structured: Mapping[str, Any] | None,
     room: int,
     bar: Progress | None,
 ) -> list[RequestOutput]:
@@ -137,7 +145,7 @@ async def _answers(
     async def one(prompt: PromptLike, params: SamplingParams) -> RequestOutput:
         nonlocal done
         async with gate:
-            parts: list[Part] = [part async for part in engine.generate(prompt, params)]
+            parts: list[Part] = [part async for part in engine.generate(prompt, params, structured=structured)]
         done += 1
         show()
         return gather(

@@ -47,9 +47,25 @@ MAY_IMPORT: dict[str, set[str]] = {
     | FOUNDATION,
     "actors": ACTOR_SIDE,
     "house": {"actors"} | ACTOR_SIDE,
-    "engine": {"house", "outputs", "part_stream", "prompt_like", "actors", "formats", "store", "logs", "machine"}
+    "host_memory": {"config", "errors", "machine", "pipes"},
+    "compiler": {"grammar", "messages", "errors"},
+    "model_files": {"house"} | ACTOR_SIDE,
+    "engine": {
+        "compiler",
+        "host_memory",
+        "model_files",
+        "prompt_like",
+        "house",
+        "outputs",
+        "part_stream",
+        "actors",
+        "formats",
+        "store",
+        "logs",
+        "machine",
+    }
     | ACTOR_SIDE,
-    "offline": {"engine", "outputs", "prompt_like", "progress", "actors", "store", "logs"} | ACTOR_SIDE,
+    "offline": {"engine", "prompt_like", "outputs", "progress", "actors", "store", "logs"} | ACTOR_SIDE,
     "server": {"engine", "actors", "logs"} | ACTOR_SIDE,
     "simulation": {"engine", "house", "actors", "outputs", "progress"} | ACTOR_SIDE,
     "replay": {"house", "actors"} | ACTOR_SIDE,
@@ -75,6 +91,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("cli", "backends.registry"): "'asyncpage backends' asks the registry itself; it is readable without torch",
     ("cli", "backends.contract"): "the question is made of the contract's values",
     ("cli", "backends.device"): "the same, for the device",
+    ("grammar", "pipes.tether"): "the compile worker is a child process and must not outlive its parent",
 }
 
 # The engine's in-process launcher runs the executor's loop in a thread: the only way in from this side.

@@ -1,8 +1,9 @@
 """The near end of an executor: sends it steps, brings its answers back, and replaces it when it is lost.
 
-The scheduler sends `Step`, the supervisor or the engine `Shutdown`; it sends `StepDone`, `StepFailed`,
-`ExecutorLost`, `ExecutorReady` and `ExecutorGone` to the scheduler. Over the link: `Load`, `Step`, `Shutdown` down,
-`Handshake`, `LoadFailed`, `StepDone`, `StepFailed` up (`executor/process.py`).
+The scheduler sends `Step`, the engine `LearnVocabulary`, the supervisor or the engine `Shutdown`; it sends
+`StepDone`, `StepFailed`, `ExecutorLost`, `ExecutorReady` and `ExecutorGone` to the scheduler. Over the link: `Load`,
+`Step`, what its rows must know (`core/lessons.py`), `Shutdown` down, `Handshake`, `LoadFailed`, `StepDone`,
+`StepFailed` up (`executor/process.py`).
 
     loading --Handshake--> ready --loss--> dying --its sentinel--> waiting --backoff--> loading ...
        `------------ timeout, LoadFailed, death -----^    `--budget spent, another model--> gone
@@ -19,18 +20,20 @@ from typing import Literal
 
 import structlog
 
-from asyncpage import errors
 from asyncpage.actors.base import ExecutorEnd
 from asyncpage.clock import Clock, Timer
+from asyncpage.core.lessons import Lessons
 from asyncpage.core.restart import backoff_s
 from asyncpage.core.step_ledger import StepLedger
-from asyncpage.core.succession import difference, load_for_successors
+from asyncpage.core.succession import difference, error_of, load_for_successors
 from asyncpage.errors import AsyncpageError, ExecutorError, LinkClosed, ProtocolError, UnknownMessage
 from asyncpage.messages import (
     ExecutorGone,
     ExecutorLost,
     ExecutorReady,
     Handshake,
+    LearnGrammar,
+    LearnVocabulary,
     Load,
     LoadFailed,
     Shutdown,
@@ -81,6 +84,7 @@ class ExecutorActor(ExecutorEnd):
         self._watched_fds: tuple[int, ...] = ()
         self._timer: Timer | None = None  # one is enough: each state waits for one thing
         self._steps = StepLedger()
+        self._lessons = Lessons()
         self._losses_in_a_row = 0
         self._reason = ""
         self._verdict: str | None = None  # why there will be no successor
@@ -135,6 +139,8 @@ class ExecutorActor(ExecutorEnd):
         match message:
             case Step():
                 self._send_step(message)
+            case LearnVocabulary():
+                self._send(*self._lessons.learn(message, is_there=self._state == "ready"))
             case Shutdown():
                 self._leave()
             case _:
@@ -166,11 +172,17 @@ class ExecutorActor(ExecutorEnd):
         if not self._steps:
             self._arm(self._step_timeout_s, self._step_timed_out)
         self._steps.sent(step.epoch, step.number)
+        lessons, step = self._lessons.before(step)
+        self._send(*lessons, step)
+
+    def _send(self, *messages: Step | LearnVocabulary | LearnGrammar) -> None:
         try:
-            self._running.link.send(step)
+            for message in messages:
+                if self._running is not None:
+                    self._running.link.send(message)
         except (LinkClosed, ProtocolError) as error:
             # A step that cannot be encoded is treated as one that killed its executor: the scheduler isolates it.
-            self._lose(f"step {step.number} could not be sent: {error}")
+            self._lose(f"{type(message).__name__} could not be sent: {error}")
 
     def _finished(self, step: StepDone | StepFailed) -> None:
         due = self._steps.due()
@@ -214,7 +226,7 @@ class ExecutorActor(ExecutorEnd):
             case Handshake(), "loading":
                 self._loaded(message)
             case LoadFailed(), "loading":
-                self._lose(f"the executor could not load: {message.reason}", _error_of(message))
+                self._lose(f"the executor could not load: {message.reason}", error_of(message))
             case _:
                 self._lose(f"the executor sent {type(message).__name__} while it was {self._state}")
 
@@ -306,6 +318,7 @@ class ExecutorActor(ExecutorEnd):
 
     def _launch(self) -> None:
         self._state = "loading"
+        self._lessons.restart()
         self._running = self._launcher.launch(self._load)
         log.info("executor.launched", pid=self._running.pid)
         self._watch()
@@ -384,14 +397,3 @@ class ExecutorActor(ExecutorEnd):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def _error_of(failed: LoadFailed) -> AsyncpageError:
-    """The exception that the executor's message stands for; those with more than a text become their base."""
-    match failed.kind:
-        case "UsageError":
-            return errors.UsageError(failed.reason)
-        case "ModelError" | "FormatError":
-            return errors.ModelError(failed.reason)
-        case _:
-            return ExecutorError(failed.reason)

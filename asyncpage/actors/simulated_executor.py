@@ -25,6 +25,7 @@ from asyncpage.pipes.mailbox import Address
 _NEVER = 1 << 30  # known tokens of a row that must not sample
 _ODD = np.uint64(0x9E3779B97F4A7C15)  # the golden ratio: neighbouring positions fall far apart
 _ONE, _HALF, _SHIFT = np.uint64(1), np.uint64(31), np.uint64(33)
+_NO_GRAMMAR = "a simulated executor makes up its tokens and follows no grammar; leave the constraint out"
 _NO_PROMPT_LOGPROBS = "a simulated executor has no log-probabilities of prompts; leave prompt_logprobs out"
 
 
@@ -229,9 +230,13 @@ class SimulatedExecutor(ExecutorEnd):
         self._computed[row] = new.computed
         key = crc32(new.tokens[: 4 * new.prompt_tokens]) if sampling.temperature == 0 else new.seed
         self._keys[row] = (key * int(_ODD)) & 0xFFFFFFFFFFFFFFFF
-        if sampling.prompt_logprobs is not None:
-            self._known[row] = _NEVER
-            self._failed.append((row, _NO_PROMPT_LOGPROBS))
+        for is_asked, refusal in (
+            (sampling.prompt_logprobs is not None, _NO_PROMPT_LOGPROBS),
+            (new.constraint is not None, _NO_GRAMMAR),
+        ):
+            if is_asked and self._known[row] != _NEVER:
+                self._known[row] = _NEVER
+                self._failed.append((row, refusal))
 
     def _asks(self, row: int, logprobs: int | None) -> None:
         """What the row wants from now on."""

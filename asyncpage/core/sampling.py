@@ -52,6 +52,15 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
 
+    def check_constrained(self) -> None:
+        """Refuse what cannot go with a grammar, which says itself when an answer is over.
+
+        Errors: `RequestError` (400) whose `param` is the field's name.
+        """
+        if self.ignore_eos:
+            text = "ignore_eos cannot go with structured output: a complete answer ends with an end token"
+            raise RequestError(text, param="ignore_eos", code="unsupported")
+
     def check(self, vocab_size: int | None = None) -> None:
         """Refuse what cannot be done, naming the field.
 

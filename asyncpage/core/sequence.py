@@ -99,6 +99,7 @@ class Sequence:
             seed=self.seed,
             end_token_ids=self.end_token_ids,
             bad_word_ids=self.bad_word_ids,
+            constraint=self.options.constraint,
         )
 
 

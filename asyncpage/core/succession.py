@@ -1,4 +1,4 @@
-"""Whether an executor may take over from one that was lost, and what it is told so that it can.
+"""Whether an executor may take over from one that was lost, what it is told so that it can, and why it could not.
 
 Asked by the executor's near end.
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from asyncpage.messages import Handshake, Load
+from asyncpage.errors import AsyncpageError, ExecutorError, ModelError, UsageError
+from asyncpage.messages import Handshake, Load, LoadFailed
 
 
 def load_for_successors(load: Load, first: Handshake) -> Load:
@@ -25,3 +26,14 @@ def difference(before: Handshake, after: Handshake) -> str:
         if getattr(before, name) != getattr(after, name):
             return f"{name} was {getattr(before, name)}, is {getattr(after, name)}"
     return ""
+
+
+def error_of(failed: LoadFailed) -> AsyncpageError:
+    """The exception that the executor's message stands for; those with more than a text become their base."""
+    match failed.kind:
+        case "UsageError":
+            return UsageError(failed.reason)
+        case "ModelError" | "FormatError":
+            return ModelError(failed.reason)
+        case _:
+            return ExecutorError(failed.reason)

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from asyncpage.executor.tether import tie_to_parent
 from asyncpage.pipes.descriptors import LinkDescriptors
+from asyncpage.pipes.tether import tie_to_parent
 
 if TYPE_CHECKING:
     from asyncpage.executor.process import Runner

@@ -42,10 +42,11 @@ class Edits:
         self._biased = self._indices(token for token, _ in sampling.logit_bias)
         self._biases = torch.tensor([bias for _, bias in sampling.logit_bias], dtype=torch.float32, device=device)
 
-    def apply(self, logits_V: torch.Tensor, number: int, known: Int32) -> None:
+    def apply(self, logits_V: torch.Tensor, number: int, known: Int32, *, must_end: bool = False) -> None:
         """Change a row of float32 logits in place, before output token `number` (from 0) of a row that knows `known`.
 
         A bad word may have begun in the prompt: it is its last token that is forbidden, wherever the others came from.
+        `must_end`: nothing but an end token may come, whatever `min_tokens` says.
         """
         if self._allowed is not None:
             kept = logits_V[self._allowed]
@@ -55,7 +56,7 @@ class Edits:
             banned = [int(word[-1]) for word in self._bad_words if _would_complete(word, known)]
             if banned:
                 logits_V[self._indices(banned)] = _FORBIDDEN
-        if number < self._min_tokens:
+        if number < self._min_tokens and not must_end:
             logits_V[self._ends] = _FORBIDDEN
         if len(self._biased):
             logits_V.index_add_(0, self._biased, self._biases)

@@ -21,7 +21,18 @@ from asyncpage.executor.batch import BatchShape, PersistentBatch
 from asyncpage.executor.inputs import InputBuffers, Inputs
 from asyncpage.executor.prompt_logprobs import NOT_NUMBERS, PromptMeter
 from asyncpage.executor.sampler import Sampled, Sampler, join
-from asyncpage.messages import EMPTY, Handshake, Int32, Logprobs, NewRow, PromptLogprobs, Step, StepDone
+from asyncpage.messages import (
+    EMPTY,
+    Handshake,
+    Int32,
+    LearnGrammar,
+    LearnVocabulary,
+    Logprobs,
+    NewRow,
+    PromptLogprobs,
+    Step,
+    StepDone,
+)
 from asyncpage.models.model import Model
 
 LOGITS_BYTES = 32 * 1024 * 1024
@@ -66,8 +77,13 @@ class ModelRunner:
             sampled = self._sample(samplers, inputs.starts[caught_up + 1] - 1, hidden_TE)
             return self._keep(step, started, samplers, sampled, prompt_logprobs, failed)
 
+    def learn(self, lesson: LearnVocabulary | LearnGrammar) -> None:
+        """Take what rows of later steps may name."""
+        self._sampler.grammars.learn(lesson)
+
     def close(self) -> None:
         """Let go of the KV pool; the weights go with the runner."""
+        self._sampler.grammars.close()
         self._attention.close()
 
     def _apply(self, step: Step) -> dict[int, str]:

@@ -1,7 +1,8 @@
 """The far end of an executor: loads what it is told, then answers every step until it is told to leave.
 
-Over the link, `actors/executor.py` sends `Load`, `Step` and `Shutdown`; this sends `Handshake` or `LoadFailed`, then
-one `StepDone` or `StepFailed` a step. The same loop runs in a process of its own and, in-process, in a thread.
+Over the link, `actors/executor.py` sends `Load`, then `Step`, with what its rows must know (`LearnVocabulary`,
+`LearnGrammar`) in front of it, and `Shutdown`; this sends `Handshake` or `LoadFailed`, then one `StepDone` or
+`StepFailed` a step. The same loop runs in a process of its own and, in-process, in a thread.
 
 INVARIANT: every step gets one answer in order, except those of an epoch in which a step has failed: its rows are
 gone, so the rest of that epoch is dropped.
@@ -16,7 +17,17 @@ from contextlib import suppress
 from typing import Protocol
 
 from asyncpage.errors import AsyncpageError, LinkClosed, ProtocolError
-from asyncpage.messages import Handshake, Load, LoadFailed, Shutdown, Step, StepDone, StepFailed
+from asyncpage.messages import (
+    Handshake,
+    LearnGrammar,
+    LearnVocabulary,
+    Load,
+    LoadFailed,
+    Shutdown,
+    Step,
+    StepDone,
+    StepFailed,
+)
 from asyncpage.pipes.link import Link
 
 
@@ -33,6 +44,10 @@ class Runner(Protocol):
 
         Whatever it raises fails the step; a row that fails alone belongs into `StepDone.failed`.
         """
+        ...
+
+    def learn(self, lesson: LearnVocabulary | LearnGrammar) -> None:
+        """Take what rows of later steps may name. Must not raise for a grammar that cannot be used: its rows fail."""
         ...
 
     def close(self) -> None:
@@ -90,13 +105,15 @@ def _answer_steps(link: Link, runner: Runner) -> None:
                     failed_epoch = step.epoch
                     answer = StepFailed(step.number, step.epoch, f"{type(error).__name__}: {one_line(error)}")
                 link.send(answer)
+            case LearnVocabulary() | LearnGrammar() as lesson:
+                runner.learn(lesson)
             case Shutdown():
                 return
             case None:
                 continue
             case other:
                 raise ProtocolError(
-                    f"an executor that has loaded takes Step and Shutdown, found {type(other).__name__}"
+                    f"an executor that has loaded takes no other Load and no answers, found {type(other).__name__}"
                 )
 
 

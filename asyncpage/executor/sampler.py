@@ -2,7 +2,7 @@
 
 The runner adds and removes rows, asks for tokens once a step and reports those it kept. Order of the stages: snapshot
 for log-probabilities, allowed ids, bad words, min_tokens, logit bias, repetition, frequency and presence penalties,
-greedy or temperature, min_p, top_k, top_p, draw. Rows that ask for none of it cost one argmax between them.
+grammar, greedy or temperature, min_p, top_k, top_p, draw. Rows that ask for none of it cost one argmax between them.
 
 INVARIANT: a row's token depends on its own logits, settings, known tokens and seed; never on another row.
 """
@@ -19,15 +19,18 @@ from numpy.typing import NDArray
 
 from asyncpage.executor import edits, extremes, logprobs, noise, penalties
 from asyncpage.executor.filters import Filters
+from asyncpage.executor.grammar import Allowed, Grammars, forbid
 from asyncpage.executor.race import Float64, Int64, Race
 from asyncpage.messages import Int32, Logprobs, NewRow
 
 COLDEST = 1e-5
 """Below this temperature a draw is greedy: tokens a ten-thousandth of a logit apart are decided anyway."""
 
-_DRAWS, _FILTERS, _EDITS, _PENALTIES, _LOGPROBS = 1, 2, 4, 8, 16
+_DRAWS, _FILTERS, _EDITS, _PENALTIES, _LOGPROBS, _GRAMMAR = 1, 2, 4, 8, 16, 32
 
-_NO_TOKEN_LEFT = "no token is left to choose: allowed_token_ids, bad_words and min_tokens together forbid them all"
+_NO_TOKEN_LEFT = (
+    "no token is left to choose: allowed_token_ids, bad_words, min_tokens and the grammar together forbid them all"
+)
 _NOT_NUMBERS = "the model gave logits that are not numbers (NaN, or all minus infinity)"
 
 
@@ -62,6 +65,7 @@ class Sampler:
     """Settings and counters of all rows: columns for what many rows have, a mapping for what few have."""
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:
+        self.grammars = Grammars(vocab_size)
         self._vocab_size = vocab_size
         self._device = device
         self._race = Race(vocab_size, device)
@@ -76,6 +80,7 @@ class Sampler:
         self._filters: dict[int, Filters] = {}
         self._edits: dict[int, edits.Edits] = {}
         self._penalties: dict[int, penalties.Penalties] = {}
+        self.grammars.clear()
 
     def refusal(self, new: NewRow) -> str | None:
         """Why this request cannot be sampled here (an id outside the vocabulary), or None."""
@@ -107,6 +112,9 @@ class Sampler:
         if penalties.asks(sampling):
             flags |= _PENALTIES
             self._penalties[row] = penalties.Penalties(sampling, tokens, new.prompt_tokens)
+        if new.constraint is not None:
+            flags |= _GRAMMAR
+            self.grammars.add(new, tokens)
         if sampling.logprobs is not None:
             flags |= _LOGPROBS
             self._asked[row] = sampling.logprobs
@@ -118,6 +126,7 @@ class Sampler:
         """The request has left the row."""
         for kept in (self._filters, self._edits, self._penalties):
             kept.pop(row, None)
+        self.grammars.remove(row)
 
     def append(self, rows: Int32, tokens: Int32) -> None:
         """The runner kept these tokens, one a row."""
@@ -125,6 +134,7 @@ class Sampler:
             for row, token in zip(rows.tolist(), tokens.tolist(), strict=True):
                 if (counts := self._penalties.get(row)) is not None:
                     counts.append(token)
+        self.grammars.append(rows, tokens)
 
     def sample(
         self, rows: Int32, numbers: NDArray[np.int64], logits_SV: torch.Tensor, known: Callable[[int], Int32]
@@ -165,10 +175,15 @@ class Sampler:
         """The stages; `tokens` and `highest` are the greedy choice and its logit, `failed` the rows already lost."""
         asking = np.flatnonzero(flags & _LOGPROBS)
         raw = torch.log_softmax(self._rows_of(logits_SV, asking), dim=1) if len(asking) else None
-        changed = np.flatnonzero(flags & (_EDITS | _PENALTIES))
+        allowed = self._allowed(rows, flags, failed)
+        changed = np.flatnonzero(flags & (_EDITS | _PENALTIES | _GRAMMAR))
         if len(changed):
-            for index in changed.tolist():
-                self._change(logits_SV[index], int(flags[index]), int(rows[index]), int(numbers[index]), known)
+            for index in np.flatnonzero(flags & (_EDITS | _PENALTIES)).tolist():
+                must_end = index in allowed and allowed[index].only_ends
+                row, number = int(rows[index]), int(numbers[index])
+                self._change(logits_SV[index], int(flags[index]), row, number, known, must_end)
+            if allowed:
+                forbid(logits_SV, list(allowed), [one.bits for one in allowed.values()])
             tokens[changed], highest[changed] = extremes.best(self._rows_of(logits_SV, changed))
             for index in changed[highest[changed] == -np.inf].tolist():
                 failed[index] = _NO_TOKEN_LEFT
@@ -183,9 +198,29 @@ class Sampler:
             columns = logprobs.spread(logprobs.measure(raw, chosen[asking], most), asking, len(rows))
         return Sampled(chosen, tuple(sorted(failed.items())), columns)
 
-    def _change(self, logits_V: torch.Tensor, flags: int, row: int, number: int, known: Callable[[int], Int32]) -> None:
+    def _allowed(self, rows: Int32, flags: NDArray[np.uint8], failed: dict[int, str]) -> dict[int, Allowed]:
+        """What the rows with a grammar may say, by index; those that failed in it are put down as that."""
+        allowed = {}
+        for index in np.flatnonzero(flags & _GRAMMAR).tolist():
+            answer = self.grammars.allowed(int(rows[index]))
+            if isinstance(answer, str):
+                failed[index] = answer
+                flags[index] = 0
+            else:
+                allowed[index] = answer
+        return allowed
+
+    def _change(
+        self,
+        logits_V: torch.Tensor,
+        flags: int,
+        row: int,
+        number: int,
+        known: Callable[[int], Int32],
+        must_end: bool,
+    ) -> None:
         if flags & _EDITS:
-            self._edits[row].apply(logits_V, number, known(row))
+            self._edits[row].apply(logits_V, number, known(row), must_end=must_end)
         if flags & _PENALTIES:
             self._penalties[row].apply(logits_V)
 

@@ -12,7 +12,17 @@ from __future__ import annotations
 from asyncpage.messages.anyone import Ping, Pong
 from asyncpage.messages.archive import NO_PARENT, BlockLabel, Discard, Fetch, Store, Touch
 from asyncpage.messages.detokenizer import End, Expect, Started, StepTokens
-from asyncpage.messages.executor import Handshake, LayerGroup, Load, LoadFailed, NewRow, Shutdown, Step
+from asyncpage.messages.executor import (
+    Handshake,
+    LayerGroup,
+    LearnGrammar,
+    LearnVocabulary,
+    Load,
+    LoadFailed,
+    NewRow,
+    Shutdown,
+    Step,
+)
 from asyncpage.messages.frontend import Accepted, Encoded, Finish, LogprobEntry, Refused, Texts
 from asyncpage.messages.kv_manager import Candidate, Fetched, Released, Reserve, Rewind, Shelved, Stored, Unwatch, Watch
 from asyncpage.messages.questions import Answer, Ask, CacheEvent, CacheEvents, Follow, Question, ResetCache, Why
@@ -74,7 +84,7 @@ ToScheduler = (
 )
 ToArchive = Store | Fetch | Touch | Discard
 ToKvManager = Shelved | Stored | Fetched | Reserve | Rewind | Watch | Unwatch | Ask | Follow
-ToExecutor = Step | Load | Shutdown
+ToExecutor = Step | LearnVocabulary | LearnGrammar | Load | Shutdown
 FromExecutor = StepDone | StepFailed | Handshake | LoadFailed
 ToDetokenizer = Expect | StepTokens
 ToFrontend = Accepted | Refused | Encoded | Texts | Pong | Answer | CacheEvents
@@ -120,6 +130,8 @@ __all__ = (
     "Handshake",
     "Int32",
     "LayerGroup",
+    "LearnGrammar",
+    "LearnVocabulary",
     "Load",
     "LoadFailed",
     "LogprobEntry",

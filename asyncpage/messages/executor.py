@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any, Literal
 
 from asyncpage.core.sampling import SamplingParams
-from asyncpage.messages.values import EMPTY, EMPTY_BLOCKS, EMPTY_PAIRS, EMPTY_TRIPLES, Int32, RequestId
+from asyncpage.messages.values import EMPTY, EMPTY_BLOCKS, EMPTY_PAIRS, EMPTY_TRIPLES, Constraint, Int32, RequestId
 from asyncpage.records import record
 
 
@@ -18,6 +18,7 @@ class NewRow:
     `tokens`: everything known, int32 little-endian, of which the first `prompt_tokens` are the prompt and the
     first `computed` have their KV in place. `tables`: one a group. `end_token_ids`: ids that end the request
     (masked until `sampling.min_tokens`). `seed`: of the counter-based generator. `adapter_slot` 0 is the base.
+    `constraint`: the grammar that every output token follows; an executor is told of it by name, after `LearnGrammar`.
     """
 
     row: int
@@ -31,6 +32,7 @@ class NewRow:
     end_token_ids: tuple[int, ...] = ()
     bad_word_ids: tuple[tuple[int, ...], ...] = ()
     adapter_slot: int = 0
+    constraint: Constraint | None = None
 
 
 @record(frozen=True, slots=True, eq=False)
@@ -64,6 +66,27 @@ class Load:
     settings: Mapping[str, Any]
     rank: int = 0
     ranks: int = 1
+
+
+@record(frozen=True, slots=True, eq=False)
+class LearnVocabulary:
+    """What every token stands for, which masks are made of. Kept until the first row that follows a grammar.
+
+    `text`: the bytes of all tokens in a row; `lengths` [T]: of each, 0 for one that no grammar allows (a control
+    token).
+    """
+
+    text: bytes
+    lengths: Int32
+
+
+@record(frozen=True, slots=True)
+class LearnGrammar:
+    """A grammar that rows may name from now on. `forget`: digests of those that no new row will name before it is
+    told anew; rows that follow one keep it."""
+
+    constraint: Constraint
+    forget: tuple[bytes, ...] = ()
 
 
 @record(frozen=True, slots=True)

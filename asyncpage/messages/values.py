@@ -44,6 +44,11 @@ class Constraint:
     digest: bytes
     network: bytes
 
+    @property
+    def name(self) -> Constraint:
+        """The same without its network, for whoever has that already or must not keep it."""
+        return Constraint(self.digest, b"")
+
 
 @record(frozen=True, slots=True)
 class Prefix:

@@ -16,6 +16,7 @@ from asyncpage.server.call_fields import Setting, check_choices, read_model, rea
 from asyncpage.server.failure import invalid
 from asyncpage.server.fields import Fields, shown, wrong_type
 from asyncpage.server.json_body import JsonBody, check_values
+from asyncpage.server.structured_fields import read_structured
 from asyncpage.server.template_fields import MAX_NAME, read_arguments, read_template_kwargs
 from asyncpage.server.unsupported import refuse_unsupported, unsupported
 
@@ -41,6 +42,7 @@ def read_chat(body: JsonBody, setting: Setting) -> Call:
         fields, setting, max_tokens=_read_max_tokens(fields), logprobs=logprobs, prompt_logprobs=prompt_logprobs
     )
     check_choices(1, sampling.n, setting)
+    grammar, grammar_param = read_structured(fields) or (None, "")
     call = Call(
         model=model,
         prompts=(prompt,),
@@ -55,6 +57,8 @@ def read_chat(body: JsonBody, setting: Setting) -> Call:
             return_token_ids=fields.boolean("return_token_ids") or False,
         ),
         ignored=tuple(fields.unread()),
+        grammar=grammar,
+        grammar_param=grammar_param,
     )
     check_values(body)
     return call

@@ -19,6 +19,7 @@ from asyncpage.server.call_fields import Setting, check_choices, read_model, rea
 from asyncpage.server.failure import invalid
 from asyncpage.server.fields import Fields, shown, to_integer, wrong_type
 from asyncpage.server.json_body import JsonBody, check_values
+from asyncpage.server.structured_fields import read_structured
 from asyncpage.server.unsupported import refuse_unsupported, unsupported
 
 DEFAULT_MAX_TOKENS = 16  # the OpenAI API's default on this route
@@ -61,6 +62,7 @@ def read_completion(body: JsonBody, setting: Setting) -> Call:
     )
     if len({type(prompt) for prompt in prompts}) > 1:
         raise invalid("prompt must hold only strings or only lists of token ids, not both", param="prompt")
+    grammar, grammar_param = read_structured(fields) or (None, "")
     call = Call(
         model=model,
         prompts=prompts,
@@ -76,6 +78,8 @@ def read_completion(body: JsonBody, setting: Setting) -> Call:
             return_token_ids=fields.boolean("return_token_ids") or False,
         ),
         ignored=tuple(fields.unread()),
+        grammar=grammar,
+        grammar_param=grammar_param,
     )
     check_values(body)
     return call

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from asyncpage.actors.frontend import Sink
 from asyncpage.core.sampling import SamplingParams
-from asyncpage.messages import Prompt, RequestId, RequestOptions
+from asyncpage.grammar.source import GrammarSource
+from asyncpage.messages import Constraint, Prompt, RequestId, RequestOptions
 from asyncpage.pipes.cache_feed import CacheFeed
 from asyncpage.text.token_logprobs import TokenTable
 
@@ -61,6 +62,13 @@ class Engine(Protocol):
         """Start `sampling.n` requests with consecutive ids and return the first.
 
         Errors: `RequestError` when the engine takes nothing.
+        """
+        ...
+
+    async def compile_grammar(self, source: GrammarSource) -> Constraint:
+        """What `RequestOptions.constraint` takes.
+
+        Errors: `RequestError` 400 whose `param` is the place inside the grammar, 429 and 503 when nothing compiles.
         """
         ...
 

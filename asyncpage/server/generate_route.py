@@ -25,6 +25,7 @@ from asyncpage.server.failure import internal_failure
 from asyncpage.server.identity import new_id
 from asyncpage.server.json_body import read_object
 from asyncpage.server.shape import Head
+from asyncpage.server.structured_fields import compile_call
 from asyncpage.server.usage import total_usage
 
 log = structlog.get_logger("asyncpage.server")
@@ -43,8 +44,11 @@ async def generate(request: web.Request, dialect: Dialect) -> web.StreamResponse
     if call.ignored:
         context.metrics.fields_ignored(len(call.ignored))
         log.debug("fields.ignored", request_id=request[REQUEST_ID], count=len(call.ignored))
+    constraint = await compile_call(context.engine, call)
+    context.check_ready()  # and compiling too
     head = Head(new_id(dialect.id_prefix), int(context.engine.wall()), call.model)
-    exchange = Exchange(context.engine, call, replace(call.options, label=head.id), context.metrics)
+    options = replace(call.options, label=head.id, constraint=constraint)
+    exchange = Exchange(context.engine, call, options, context.metrics)
     context.open_calls.add(exchange)
     ending: Failure | None = None  # of a call that the exchange itself knows nothing bad of
     try:

@@ -1,23 +1,137 @@
-"""The fields that ask for an answer of a certain form.
+"""What a request says that its answer must look like: `response_format`, `structured_outputs` and older names for it.
 
-The body readers call `read_structured`.
+The body readers call `read_structured`, the generate route `compile_call`.
 
-INVARIANT: a form that this server cannot keep to is refused.
+INVARIANT: a field that constrains the answer leads to one grammar or to an error that names it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from asyncpage.errors import RequestError
+from asyncpage.grammar.request import KINDS, read_request, source_of
 from asyncpage.grammar.source import GrammarSource
-from asyncpage.server.fields import Fields
-from asyncpage.server.unsupported import unsupported
+from asyncpage.messages import Constraint
+from asyncpage.server.call import Call
+from asyncpage.server.engine_port import Engine
+from asyncpage.server.failure import invalid
+from asyncpage.server.fields import Fields, shown, wrong_type
+
+Asked = tuple[GrammarSource, str]
+
+MAX_NAME = 64
+
+_BACKEND = "guided_decoding_backend"
 
 
-def read_structured(fields: Fields) -> tuple[GrammarSource, str] | None:
-    """What the answer must follow and the field that asked for it. Errors: 400 naming the field."""
-    wanted = fields.value("response_format")
-    if wanted is not None and wanted != {"type": "text"}:
-        raise unsupported("response_format", "structured output")
+def read_structured(fields: Fields) -> Asked | None:
+    """The source of the answer's grammar and the dotted path of the field that holds it; None for free text.
+
+    Errors: `RequestError` 400 naming the field, also when two fields ask for something.
+    """
+    found = [
+        asked
+        for asked in (_response_format(fields), _structured_outputs(fields), *_older(fields), *_llama_cpp(fields))
+        if asked is not None
+    ]
+    if len(found) > 1:
+        names = " and ".join(param for _, param in found)
+        raise invalid(f"an answer can follow one constraint, got {names}", param=found[1][1])
+    return found[0] if found else None
+
+
+async def compile_call(engine: Engine, call: Call) -> Constraint | None:
+    """The constraint of a call. Errors: `RequestError`, whose `param` is the place inside the field that asked."""
+    if call.grammar is None:
+        return None
+    call.sampling.check_constrained()
+    try:
+        return await engine.compile_grammar(call.grammar)
+    except RequestError as error:
+        failure = error.failure
+        if failure.status != 400:
+            raise
+        param = ".".join(filter(None, (call.grammar_param, failure.param)))
+        raise invalid(f"{param}: {failure.message}", param=param, code=failure.code) from None
+
+
+def _response_format(fields: Fields) -> Asked | None:
+    """The OpenAI API's field: `text`, `json_object`, or `json_schema` with a schema, strict or not."""
+    raw = fields.mapping("response_format")
+    if raw is None:
+        return None
+    wanted = Fields(raw, "response_format")
+    kind = wanted.required("type")
+    match kind:
+        case "text":
+            return None
+        case "json_object":
+            # Other servers take a schema beside it; without effect it would be a broken promise.
+            if wanted.value("schema") is not None:
+                return source_of("json_schema", wanted.value("schema"), "response_format.schema"), (
+                    "response_format.schema"
+                )
+            return GrammarSource("json_object"), "response_format"
+        case "json_schema":
+            return _json_schema(wanted)
+        case _:
+            raise invalid(
+                f"response_format.type must be text, json_object or json_schema; got {shown(kind)}",
+                param="response_format.type",
+            )
+
+
+def _json_schema(wanted: Fields) -> Asked:
+    raw = wanted.mapping("json_schema")
+    if raw is None:
+        raise invalid("response_format.json_schema is required", param="response_format.json_schema")
+    return read_json_schema(Fields(raw, "response_format.json_schema"))
+
+
+def read_json_schema(named: Fields) -> Asked:
+    """A schema with `name`, `description` and `strict` beside it, which change nothing here."""
+    named.string("name", longest=MAX_NAME)
+    named.value("description")
+    named.boolean("strict")
+    param = named.name_of("schema")
+    return source_of("json_schema", named.required("schema"), param), param
+
+
+def _structured_outputs(fields: Fields) -> Asked | None:
+    raw = fields.mapping("structured_outputs")
+    return None if raw is None else read_request(raw, "structured_outputs")
+
+
+def _older(fields: Fields) -> list[Asked]:
+    """vLLM's fields of before `structured_outputs`."""
+    found = []
     for name in fields.names():
-        if name != "response_format" and fields.value(name) is not None:
-            raise unsupported(name, "structured output")
-    return None
+        if not name.startswith("guided_") or name == _BACKEND:
+            continue
+        value = fields.value(name)
+        kind = name.removeprefix("guided_")
+        if value is None or (kind == "json_object" and value is False):
+            continue
+        if kind not in KINDS:
+            raise invalid(
+                f"{name}: this version of asyncpage does not support it; structured_outputs says what is",
+                param=name,
+                code="unsupported",
+            )
+        found.append((source_of(KINDS[kind], value, name), name))
+    return found
+
+
+def _llama_cpp(fields: Fields) -> list[Asked]:
+    """llama.cpp's fields."""
+    found: list[Asked] = []
+    schema: Any = fields.value("json_schema")
+    if schema is not None:
+        if not isinstance(schema, Mapping | bool | str):
+            raise wrong_type("json_schema", "a JSON schema", schema)
+        found.append((source_of("json_schema", schema, "json_schema"), "json_schema"))
+    if fields.value("grammar") not in (None, ""):
+        found.append((source_of("grammar", fields.value("grammar"), "grammar"), "grammar"))
+    return found

@@ -15,16 +15,12 @@ from asyncpage.server.failure import invalid
 from asyncpage.server.fields import Fields
 
 _TOOLS = "tool calls"
-_CONSTRAINTS = "structured output"
 _ADAPTERS = "adapters"
 _SAMPLERS = "this way of drawing tokens"
 
 _REFUSED: dict[str, str] = {
     "tools": _TOOLS,
     "functions": _TOOLS,
-    "structured_outputs": _CONSTRAINTS,
-    "json_schema": _CONSTRAINTS,
-    "grammar": _CONSTRAINTS,
     "adapter": _ADAPTERS,
     "adapters": _ADAPTERS,
     "lora": _ADAPTERS,
@@ -58,15 +54,9 @@ def refuse_unsupported(fields: Fields) -> None:
         value = fields.value(name)
         if value is not None and value is not False and value != []:
             raise unsupported(fields.name_of(name), what)
-    for name in fields.names():
-        if name.startswith("guided_") and fields.value(name) is not None:
-            raise unsupported(name, _CONSTRAINTS)
     for name in ("tool_choice", "function_call"):
         if fields.value(name) not in (None, "none", "auto"):
             raise unsupported(name, _TOOLS)
-    wanted = fields.value("response_format")
-    if wanted is not None and wanted != {"type": "text"}:
-        raise unsupported("response_format", f"{_CONSTRAINTS} (only {{'type': 'text'}} is)")
     if fields.value("modalities") not in (None, ["text"]):
         raise unsupported("modalities", "anything but text")
     for name in _WITHOUT_EFFECT:

@@ -3,7 +3,8 @@
 Stands in for the executor's runner in tests and demonstrations of the control plane; needs no torch. Each slot of a
 block holds a digest of everything up to its token, made from the digest in the slot before, which is read through
 the row's block table. A wrong block, a missed copy or a stale slot gives other tokens than `toy_tokens`, the closed
-form over the tokens alone.
+form over the tokens alone. A row may follow a grammar, which is checked to have been told; its tokens are the same
+with and without.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncpage.errors import ProtocolError
-from asyncpage.messages import Handshake, LayerGroup, NewRow, Step, StepDone
+from asyncpage.messages import Handshake, LayerGroup, LearnGrammar, LearnVocabulary, NewRow, Step, StepDone
 from asyncpage.testing.toy_archive import ToyArena
 
 _MASK = (1 << 64) - 1
@@ -72,6 +73,7 @@ class ToyRunner:
         self._poison = poison
         self._epoch = 0
         self._rows: dict[int, _Row] = {}
+        self._grammars: set[bytes] = set()
         size = handshake.block_size
         self._digests: NDArray[np.uint64] = np.zeros((handshake.blocks, size), dtype=np.uint64)
         self._tokens: NDArray[np.int32] = np.full((handshake.blocks, size), -1, dtype=np.int32)
@@ -116,6 +118,12 @@ class ToyRunner:
             tokens=np.array(tokens, dtype=np.int32),
         )
 
+    def learn(self, lesson: LearnVocabulary | LearnGrammar) -> None:
+        """Rows may name this grammar from now on, and those forgotten no more."""
+        if isinstance(lesson, LearnGrammar):
+            self._grammars.difference_update(lesson.forget)
+            self._grammars.add(lesson.constraint.digest)
+
     def close(self) -> None:
         """Nothing to let go of."""
 
@@ -136,6 +144,8 @@ class ToyRunner:
     def _add(self, new: NewRow) -> None:
         if new.row in self._rows:
             raise ProtocolError(f"row {new.row} is taken")
+        if (named := new.constraint) is not None and not named.network and named.digest not in self._grammars:
+            raise ProtocolError(f"row {new.row} follows a grammar that was not told")
         tables = [dict(enumerate(np.frombuffer(table, dtype=np.int32).tolist())) for table in new.tables]
         self._rows[new.row] = _Row(array("i", new.tokens), new.computed, tables)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from asyncpage.executor.__main__ import main
 from asyncpage.executor.process import Runner
-from asyncpage.messages import Handshake, Load, Step, StepDone
+from asyncpage.messages import Handshake, LearnGrammar, LearnVocabulary, Load, Step, StepDone
 
 DEADLY_TOKEN = 511
 
@@ -30,6 +30,9 @@ class DeadlyRunner:
             if np.frombuffer(row.tokens, dtype=np.int32)[row.prompt_tokens - 1] == DEADLY_TOKEN:
                 os._exit(3)
         return self._runner.execute(step)
+
+    def learn(self, lesson: LearnVocabulary | LearnGrammar) -> None:
+        self._runner.learn(lesson)
 
     def close(self) -> None:
         self._runner.close()

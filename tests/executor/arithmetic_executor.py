@@ -17,7 +17,7 @@ import numpy as np
 
 from asyncpage import errors
 from asyncpage.executor.process import Runner
-from asyncpage.messages import Handshake, LayerGroup, Load, Step, StepDone
+from asyncpage.messages import Handshake, LayerGroup, LearnGrammar, LearnVocabulary, Load, Step, StepDone
 
 
 def next_token(tokens: list[int]) -> int:
@@ -35,6 +35,8 @@ class ArithmeticRunner:
         self.computed: dict[int, int] = {}
         self.epoch = 0
         self.is_closed = False
+        self.vocabulary = b""
+        self.grammars: set[bytes] = set()
         self.handshake = Handshake(
             fingerprint=self.settings.get("fingerprint", "arithmetic"),
             pid=os.getpid(),
@@ -61,6 +63,8 @@ class ArithmeticRunner:
         for row in step.removed.tolist():
             del self.rows[row], self.computed[row]
         for added in step.added:
+            if added.constraint is not None and not (added.constraint.digest in self.grammars and self.vocabulary):
+                raise LookupError("a row follows a grammar that was not told")
             self.rows[added.row] = np.frombuffer(added.tokens, dtype=np.int32).tolist()
             self.computed[added.row] = added.computed
         sampled: dict[int, int] = {}
@@ -80,6 +84,13 @@ class ArithmeticRunner:
 
     def fail(self) -> None:
         raise ArithmeticError("the sum\nis wrong")
+
+    def learn(self, lesson: LearnVocabulary | LearnGrammar) -> None:
+        if isinstance(lesson, LearnVocabulary):
+            self.vocabulary = lesson.text
+        else:
+            self.grammars.difference_update(lesson.forget)
+            self.grammars.add(lesson.constraint.digest)
 
     def close(self) -> None:
         self.is_closed = True

@@ -201,7 +201,7 @@ def test_errors_are_told_on_one_line_of_bounded_length() -> None:
 
 TETHERED = """
 import os, select, sys
-from asyncpage.executor.tether import tie_to_parent
+from asyncpage.pipes.tether import tie_to_parent
 tie_to_parent(int(sys.argv[1]), int(sys.argv[2]))
 print("tied", flush=True)
 select.select([], [], [])
@@ -261,7 +261,7 @@ def test_a_tied_child_dies_with_its_parent_even_when_its_lifeline_lives() -> Non
 def test_nothing_heavy_is_imported_before_the_tether() -> None:
     code = "import sys; import asyncpage.executor.__main__; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert "asyncpage.executor.tether" in loaded
+    assert "asyncpage.pipes.tether" in loaded
     assert not {"numpy", "torch", "msgpack", "asyncio", "asyncpage.messages"} & set(loaded)
 
 

@@ -18,9 +18,11 @@ import structlog
 from asyncpage.actors.frontend import Sink
 from asyncpage.config import ServerConfig
 from asyncpage.core.sampling import SamplingParams
-from asyncpage.errors import Failure
+from asyncpage.errors import Failure, RequestError
+from asyncpage.grammar.source import GrammarSource
 from asyncpage.messages import (
     ChatPrompt,
+    Constraint,
     Finish,
     FinishReason,
     LogprobEntry,
@@ -103,6 +105,12 @@ class EchoEngine:
         self.submitted.append((prompt, sampling, options))
         asyncio.get_running_loop().call_soon(self._admit, first, prompt, sampling, options, sink)
         return first
+
+    async def compile_grammar(self, source: GrammarSource) -> Constraint:
+        """Compiles nothing, and refuses what says so."""
+        if source.text == "refused":
+            raise RequestError("it cannot be", param="properties.a", code="unsupported")
+        return Constraint(source.kind.encode(), source.text.encode())
 
     def cancel(self, request: RequestId) -> None:
         if self.runs.pop(request, None) is not None:

@@ -135,7 +135,7 @@ def test_logprobs_are_a_number_and_echo_wants_them_of_the_prompt_too() -> None:
         ({"max_tokens": -1}, "max_tokens"),
         ({"echo": "yes"}, "echo"),
         ({"tools": [1]}, "tools"),
-        ({"structured_outputs": {"choice": ["yes"]}}, "structured_outputs"),
+        ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
     ],

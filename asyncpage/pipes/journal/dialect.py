@@ -2,7 +2,8 @@
 
 The recorder writes messages with it, a replay writes today's decisions with it to compare them with the recorded ones,
 and reads recorded inputs with it. A digest of a block's tokens would let anybody test guesses about a prompt, so names
-of blocks are left out: a replay computes them again from the recorded ids. Floats of log-probabilities decide nothing
+of blocks are left out: a replay computes them again from the recorded ids. A grammar is told by the pseudonym of its
+digest alone. Floats of log-probabilities decide nothing
 and are left out too, as are prompts that a decision only passes on: their length or a digest under pseudonyms stands
 there.
 
@@ -28,6 +29,7 @@ from asyncpage.messages import (
     Answer,
     BlockLabel,
     CacheEvent,
+    Constraint,
     End,
     Expect,
     Int32,
@@ -111,6 +113,7 @@ def journal_dialect(names: Names, shapes: Mapping[str, tuple[str, ...]] | None =
         Int32: _ints,
         SamplingParams: sampling,
         Prefix: prefix,
+        Constraint: lambda value: (names.of_digest(value.digest), b""),
         Logprobs: lambda value: _NO_LOGPROBS,
         (RequestOptions, "cache_salt"): names.of_word,
         (Admit, "tokens"): names.of_bytes,
