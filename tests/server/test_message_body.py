@@ -207,8 +207,8 @@ def test_thinking_that_is_disabled_is_told_to_the_template(prompt) -> None:
         ({"tools": [WEATHER], "tool_choice": {"type": "some"}}, "tool_choice.type", "'some'"),
         ({"tools": [WEATHER], "tool_choice": "auto"}, "tool_choice", "an object"),
         ({"tools": [WEATHER], "tool_choice": {"type": "tool"}}, "tool_choice.name", "required"),
-        ({"output_config": {"format": {"type": "xml"}}}, "output_config.format", ""),
-        ({"output_format": {"type": "xml"}}, "output_format", ""),
+        ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type", ""),
+        ({"output_format": {"type": "xml"}}, "output_format.type", ""),
         ({"thinking": True}, "thinking", "an object"),
     ],
 )

@@ -148,7 +148,7 @@ def test_what_is_repeated_is_what_is_done(read) -> None:
         ({"metadata": {"a": "x" * 513}}, "metadata", None),
         ({"metadata": {"x" * 65: ""}}, "metadata", None),
         ({"reasoning": {"effort": 3}}, "reasoning.effort", None),
-        ({"text": {"format": {"type": "json_lines"}}}, "text.format", None),
+        ({"text": {"format": {"type": "json_lines"}}}, "text.format.type", None),
         ({"text": {"format": {}}}, "text.format.type", None),
         ({"text": 3}, "text", None),
         ({"instructions": 3}, "instructions", None),
