@@ -79,3 +79,37 @@ def test_the_page_opens_and_the_probes_answer(client: OpenAI) -> None:
     for path in ("/health", "/ready", "/version", "/metrics"):
         assert httpx.get(root + path).status_code == 200
     assert "asyncpage_" in httpx.get(root + "/metrics").text
+
+
+def test_the_three_conversational_apis_give_one_answer(client: OpenAI) -> None:
+    model = model_of(client)
+    chat = client.chat.completions.create(model=model, messages=QUESTION, temperature=0, max_tokens=24)  # type: ignore[arg-type]
+    text = chat.choices[0].message.content
+    assert chat.usage is not None
+
+    response = client.responses.create(model=model, input=QUESTION[0]["content"], temperature=0, max_output_tokens=24)
+    assert response.output_text == text
+    assert response.usage is not None
+    assert response.usage.input_tokens == chat.usage.prompt_tokens
+    with client.responses.stream(
+        model=model, input=QUESTION[0]["content"], temperature=0, max_output_tokens=24
+    ) as stream:
+        deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == text
+
+    url = str(client.base_url).removesuffix("/v1/")
+    asked = {"messages": QUESTION, "temperature": 0, "max_tokens": 24}
+    message = httpx.post(f"{url}/v1/messages", json=asked, timeout=120).json()
+    assert message["content"] == [{"type": "text", "text": text}]
+    usage = message["usage"]
+    assert usage["input_tokens"] + usage["cache_read_input_tokens"] == chat.usage.prompt_tokens
+    counted = httpx.post(f"{url}/v1/messages/count_tokens", json={"messages": QUESTION}, timeout=120).json()
+    assert counted == {"input_tokens": chat.usage.prompt_tokens}
+
+
+def test_a_begun_answer_is_gone_on_with(client: OpenAI) -> None:
+    url = str(client.base_url).removesuffix("/v1/")
+    turns = [*QUESTION, {"role": "assistant", "content": "Red, blue and"}]
+    asked = {"messages": turns, "temperature": 0, "max_tokens": 3}
+    message = httpx.post(f"{url}/v1/messages", json=asked, timeout=120).json()
+    assert message["content"][0]["text"].split()[0].strip(".,").lower() in ("yellow", "green")
