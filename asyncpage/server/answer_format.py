@@ -11,19 +11,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from asyncpage.grammar.source import GrammarSource
-from asyncpage.server.failure import invalid
 from asyncpage.server.fields import Fields
 from asyncpage.server.renaming import rename, renamed
 from asyncpage.server.structured_fields import read_structured
-from asyncpage.server.tool_fields import ReplyPlan
 
 
-def read_answer_format(
-    fields: Fields, asked: Mapping[str, Any], path: str, plan: ReplyPlan
-) -> tuple[GrammarSource | None, str]:
-    """What the answer must follow, and the field that demands it; `asked` is a format with a type, at `path`.
+def read_answer_format(fields: Fields, asked: Mapping[str, Any], path: str) -> tuple[GrammarSource, str] | None:
+    """What the answer must follow, and the field that says so; `asked` is a format with a type, at `path`.
 
-    `plan`: of the tools, which may demand something too. Errors: `RequestError` 400 naming the field.
+    Errors: `RequestError` 400 naming the field.
     """
     kind = Fields(dict(asked), path).required("type")
     # A schema stands here beside its type, and in chat completions one level below it, with a name.
@@ -33,12 +29,7 @@ def read_answer_format(
     names = ((r"response_format\.json_schema", path), (r"response_format", path))
     with renamed(names):
         found = read_structured(Fields({"response_format": wanted, **extensions}))
-    if found is None:
-        return plan.grammar, "" if plan.grammar is None else "tools"
-    grammar, param = found
-    if plan.grammar is not None:
-        raise invalid(f"{path} cannot be kept to where a call of a tool is demanded", param=path)
-    return grammar, rename(param, names)
+    return None if found is None else (found[0], rename(found[1], names))
 
 
 def _is_extension(name: str) -> bool:

@@ -7,7 +7,10 @@ INVARIANT: what is counted is the prompt that the same body would run with.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from asyncpage.errors import RequestError
+from asyncpage.grammar.source import GrammarSource
 from asyncpage.messages import ChatPrompt
 from asyncpage.server.answer_format import read_answer_format
 from asyncpage.server.call import Call, Output
@@ -41,11 +44,6 @@ def read_message(body: JsonBody, setting: Setting) -> Call:
         if fields.value(name):
             raise invalid(f"{name} is not a field of /v1/messages: see {own}", param=name)
     prompt, plan = _read_prompt(fields, setting)
-    asked = Fields(fields.mapping("output_config") or {}, "output_config").mapping("format")
-    path = "output_config.format"
-    if asked is None and fields.value("output_format") is not None:
-        asked, path = fields.mapping("output_format"), "output_format"
-    grammar, grammar_param = read_answer_format(fields, asked or {"type": "text"}, path, plan)
     max_tokens = fields.integer("max_tokens", low=1, high=2**31 - 1)
     if max_tokens is None:
         raise invalid("max_tokens is required", param="max_tokens")
@@ -64,12 +62,12 @@ def read_message(body: JsonBody, setting: Setting) -> Call:
     call = Call(
         model=model,
         prompts=(prompt,),
-        sampling=sampling,
+        sampling=replace(sampling, skip_special_tokens=False) if plan.shows_control else sampling,
         options=read_options(fields, setting),
         output=Output(stream=fields.boolean("stream") or False),
         ignored=tuple(fields.unread()),
-        grammar=grammar,
-        grammar_param=grammar_param,
+        grammar=plan.grammar,
+        grammar_param=plan.grammar_param,
         new_reader=plan.new_reader,
     )
     check_values(body)
@@ -94,7 +92,7 @@ def _read_prompt(fields: Fields, setting: Setting) -> tuple[ChatPrompt, ReplyPla
             param="messages",
         )
     thinking = Fields(fields.mapping("thinking") or {}, "thinking").value("type")
-    plan = plan_reply(read_message_tools(fields), setting, wants_reasoning=thinking != "disabled")
+    use = read_message_tools(fields)
     messages = read_turns(fields)
     kwargs = read_template_kwargs(fields)
     if thinking == "disabled":
@@ -103,10 +101,19 @@ def _read_prompt(fields: Fields, setting: Setting) -> tuple[ChatPrompt, ReplyPla
     last = messages[-1]
     goes_on = last["role"] == "assistant" and bool(last["content"]) and "tool_calls" not in last
     prompt = ChatPrompt(
-        tuple(messages),
-        tools=plan.template_tools,
-        add_generation_prompt=not goes_on,
-        continue_final_message=goes_on,
-        kwargs=kwargs,
+        tuple(messages), add_generation_prompt=not goes_on, continue_final_message=goes_on, kwargs=kwargs
     )
-    return prompt, plan
+    plan = plan_reply(
+        use, setting, wants_reasoning=thinking != "disabled", prompt=prompt, structured=_read_format(fields)
+    )
+    return replace(prompt, tools=plan.template_tools), plan
+
+
+def _read_format(fields: Fields) -> tuple[GrammarSource, str] | None:
+    """The format of the answer, under its present name or the one that it had before."""
+    path = "output_config.format"
+    asked = Fields(fields.mapping("output_config") or {}, "output_config").mapping("format")
+    if asked is None:
+        older = fields.mapping("output_format")
+        asked, path = (older, "output_format") if older is not None else ({"type": "text"}, path)
+    return read_answer_format(fields, asked, path)

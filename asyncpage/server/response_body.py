@@ -8,6 +8,7 @@ repeated that was ignored, but names and notes that are the client's own.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from asyncpage.core.sampling import MAX_TOP_LOGPROBS
@@ -77,13 +78,14 @@ def read_response(body: JsonBody, setting: Setting) -> Call:
             code="no_chat_template",
         )
     use = read_response_tools(fields)
-    plan = plan_reply(use, setting)
     text = _read_text(fields)
-    grammar, grammar_param = read_answer_format(fields, text["format"], "text.format", plan)
+    structured = read_answer_format(fields, text["format"], "text.format")
     instructions = fields.string("instructions", longest=ANY_LENGTH)
     messages = read_input(fields)
     if instructions:
         messages.insert(0, {"role": "system", "content": instructions})
+    prompt = ChatPrompt(tuple(messages), kwargs=read_template_kwargs(fields))
+    plan = plan_reply(use, setting, prompt=prompt, structured=structured)
     max_tokens = fields.integer("max_output_tokens", low=1, high=2**31 - 1)
     logprobs = _read_logprobs(fields)
     sampling = read_sampling(fields, setting, max_tokens=max_tokens, logprobs=logprobs, prompt_logprobs=None)
@@ -114,13 +116,13 @@ def read_response(body: JsonBody, setting: Setting) -> Call:
         fields.value(name)
     call = Call(
         model=model,
-        prompts=(ChatPrompt(tuple(messages), tools=plan.template_tools, kwargs=read_template_kwargs(fields)),),
-        sampling=sampling,
+        prompts=(replace(prompt, tools=plan.template_tools),),
+        sampling=replace(sampling, skip_special_tokens=False) if plan.shows_control else sampling,
         options=read_options(fields, setting),
         output=Output(stream=fields.boolean("stream") or False, logprobs=logprobs, repeated=repeated),
         ignored=tuple(fields.unread()),
-        grammar=grammar,
-        grammar_param=grammar_param,
+        grammar=plan.grammar,
+        grammar_param=plan.grammar_param,
         new_reader=plan.new_reader,
     )
     check_values(body)

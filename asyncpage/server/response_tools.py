@@ -8,7 +8,6 @@ INVARIANT: a tool or a choice of another kind than functions is refused by name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from asyncpage.server.failure import invalid
@@ -16,46 +15,23 @@ from asyncpage.server.fields import Fields, shown, wrong_type
 from asyncpage.server.renaming import renamed
 from asyncpage.server.tool_fields import ToolUse, read_tools
 
-_NAMES = ((r"tools\.(\d+)\.function", r"tools.\1"), (r"tool_choice\.function", "tool_choice"))
+_NAMES = (
+    (r"tools\.(\d+)\.function", r"tools.\1"),
+    (r"tool_choice\.allowed_tools\.tools\.(\d+)\.function", r"tool_choice.tools.\1"),
+    (r"tool_choice\.(allowed_tools|function)", "tool_choice"),
+)
 _FUNCTION = ("name", "description", "parameters", "strict")
 
 
 def read_response_tools(fields: Fields) -> ToolUse:
     """Errors: `RequestError` 400 naming the field."""
-    tools = _as_chat_tools(fields.value("tools"), "tools")
-    choice = fields.value("tool_choice")
-    allowed = None
-    match choice:
-        case {"type": "allowed_tools"}:
-            subset = Fields(choice, "tool_choice")
-            allowed = _names(subset.required("tools"))
-            choice = subset.required("mode")
-            if choice not in ("auto", "required"):
-                raise invalid(
-                    f"tool_choice.mode must be auto or required; got {shown(choice)}", param="tool_choice.mode"
-                )
-        case {"type": "function"}:
-            choice = {"type": "function", "function": {"name": choice.get("name")}}
-        case dict():
-            kind = shown(choice.get("type"))
-            raise invalid(
-                f"tool_choice.type: {kind} is not supported; this server's tools are functions",
-                param="tool_choice.type",
-                code="unsupported",
-            )
     chat = {
-        "tools": tools,
-        "tool_choice": choice,
+        "tools": _as_chat_tools(fields.value("tools")),
+        "tool_choice": _as_chat_choice(fields.value("tool_choice")),
         "parallel_tool_calls": fields.value("parallel_tool_calls"),
     }
     with renamed(_NAMES):
-        use = read_tools(Fields(chat))
-    if allowed is None:
-        return use
-    absent = allowed - {tool.name for tool in use.tools}
-    if absent:
-        raise invalid(f"tool_choice.tools: {shown(min(absent))} is none of the tools", param="tool_choice.tools")
-    return replace(use, tools=tuple(tool for tool in use.tools if tool.name in allowed))
+        return read_tools(Fields(chat))
 
 
 def shown_tools(body: Mapping[str, Any], use: ToolUse) -> dict[str, Any]:
@@ -68,32 +44,40 @@ def shown_tools(body: Mapping[str, Any], use: ToolUse) -> dict[str, Any]:
     return {"tools": tools, "tool_choice": use.choice if choice is None else choice}
 
 
-def _as_chat_tools(raw: Any, path: str) -> Any:
+def _as_chat_tools(raw: Any) -> Any:
     if not isinstance(raw, list):
         return raw  # nothing, or nothing that can be read
     tools = []
     for index, tool in enumerate(raw):
+        path = f"tools.{index}"
         if not isinstance(tool, dict):
-            raise wrong_type(f"{path}.{index}", "an object", tool)
-        kind = tool.get("type")
-        if kind != "function":
-            raise invalid(
-                f"{path}.{index}.type: tools of type {shown(kind)} are not supported; this server's are functions",
-                param=f"{path}.{index}.type",
-                code="unsupported",
-            )
+            raise wrong_type(path, "an object", tool)
+        _check_kind(tool.get("type"), f"{path}.type")
         function = {name: tool[name] for name in _FUNCTION if tool.get(name) is not None}
         tools.append({"type": "function", "function": function})
     return tools
 
 
-def _names(raw: Any) -> set[str]:
-    path = "tool_choice.tools"
-    if not isinstance(raw, list) or not raw:
-        raise wrong_type(path, "a list of functions", raw)
-    names = set()
-    for index, tool in enumerate(raw):
-        if not isinstance(tool, dict) or tool.get("type") != "function" or not isinstance(tool.get("name"), str):
-            raise invalid(f"{path}.{index} must name a function", param=f"{path}.{index}")
-        names.add(tool["name"])
-    return names
+def _as_chat_choice(raw: Any) -> Any:
+    if not isinstance(raw, dict):
+        return raw
+    if raw.get("type") != "allowed_tools":
+        _check_kind(raw.get("type"), "tool_choice.type")
+        return {"type": "function", "function": {"name": raw.get("name")}}
+    allowed = raw.get("tools")
+    if isinstance(allowed, list):
+        for index, tool in enumerate(allowed):
+            if not isinstance(tool, dict):
+                raise wrong_type(f"tool_choice.tools.{index}", "an object", tool)
+            _check_kind(tool.get("type"), f"tool_choice.tools.{index}.type")
+        allowed = [{"type": "function", "function": {"name": tool.get("name")}} for tool in allowed]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": raw.get("mode"), "tools": allowed}}
+
+
+def _check_kind(kind: Any, path: str) -> None:
+    if kind != "function":
+        raise invalid(
+            f"{path}: tools of type {shown(kind)} are not supported; this server's are functions",
+            param=path,
+            code="unsupported",
+        )

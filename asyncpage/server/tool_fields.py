@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from asyncpage.grammar.source import GrammarSource
+from asyncpage.messages import ChatPrompt
 from asyncpage.server.call_fields import Setting
 from asyncpage.server.fields import Fields
 from asyncpage.server.unsupported import unsupported
@@ -45,18 +46,34 @@ class ToolUse:
 
 @dataclass(frozen=True, slots=True)
 class ReplyPlan:
-    """What a use of tools means. `grammar`: what the answer must follow, None where it is free."""
+    """What a use of tools means. `grammar`: what the answer must follow, None where it is free.
+
+    `grammar_param`: the field that asks for it. `shows_control`: the reader needs the text of control tokens.
+    """
 
     template_tools: tuple[Mapping[str, Any], ...]
     new_reader: Callable[[], ReplyReader]
     grammar: GrammarSource | None
+    grammar_param: str = ""
+    shows_control: bool = False
 
 
-def plan_reply(use: ToolUse, setting: Setting, *, wants_reasoning: bool = True) -> ReplyPlan:
-    """Errors: 400 for what this server cannot keep to."""
+def plan_reply(
+    use: ToolUse,
+    setting: Setting,
+    *,
+    wants_reasoning: bool = True,
+    prompt: ChatPrompt | None = None,
+    structured: tuple[GrammarSource, str] | None = None,
+) -> ReplyPlan:
+    """`structured`: what an answer without calls must look like, and the field that says so.
+
+    Errors: 400 for what this server cannot keep to.
+    """
     if use.tools and use.choice != "none":
         raise unsupported("tools", "tool calls")
-    return ReplyPlan((), PlainReader, None)
+    grammar, param = structured or (None, "")
+    return ReplyPlan((), PlainReader, grammar, param)
 
 
 def read_tools(fields: Fields) -> ToolUse:

@@ -454,14 +454,13 @@ def marked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     def read_tools(fields: Fields) -> ToolUse:
         asked = {name: fields.value(name) for name in ("tools", "tool_choice", "parallel_tool_calls")}
         seen.append(asked)
-        functions = [tool["function"] for tool in asked["tools"] or ()]
         tools = tuple(
             Tool(each["name"], each.get("description", ""), each.get("parameters"), strict=each.get("strict", False))
-            for each in functions
+            for each in (tool["function"] for tool in asked["tools"] or ())
         )
         return ToolUse(tools, is_parallel=asked["parallel_tool_calls"] is not False)
 
-    def plan(use: ToolUse, setting: Setting, *, wants_reasoning: bool = True) -> ReplyPlan:
+    def plan(use: ToolUse, setting: Setting, **_: Any) -> ReplyPlan:
         return ReplyPlan(tuple(tool.to_template() for tool in use.tools), MarkReader, None)
 
     for dialect in ("response", "message"):

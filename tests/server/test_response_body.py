@@ -156,11 +156,10 @@ def test_what_is_repeated_is_what_is_done(read) -> None:
         ({"tools": [{"type": "mcp", "server_label": "x"}]}, "tools.0.type", "unsupported"),
         ({"tools": [WEATHER, "x"]}, "tools.1", None),
         ({"tools": [WEATHER], "tool_choice": {"type": "file_search"}}, "tool_choice.type", "unsupported"),
-        ({"tools": [WEATHER], "tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "tool_choice.tools", None),
         (
-            {"tools": [WEATHER], "tool_choice": {"type": "allowed_tools", "mode": "x", "tools": [WEATHER]}},
-            "tool_choice.mode",
-            None,
+            {"tools": [WEATHER], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp"}]}},
+            "tool_choice.tools.0.type",
+            "unsupported",
         ),
         ({"model": "gpt"}, "model", "model_not_found"),
     ],
@@ -196,18 +195,38 @@ def test_flat_tools_are_read_as_those_of_chat_completions(read, marked) -> None:
     assert call.output.repeated["tool_choice"] == "required"
 
 
-def test_a_named_tool_and_a_subset_of_tools_can_be_chosen(read, refusal, marked) -> None:
-    other = {**WEATHER, "name": "other"}
+def test_a_named_tool_and_a_subset_of_tools_can_be_chosen(read, marked) -> None:
     named = {"type": "function", "name": "other"}
-    call = read({"input": "hi", "tools": [WEATHER, other], "tool_choice": named})
-    assert marked[-1]["tool_choice"] == {"type": "function", "function": {"name": "other"}}
-    assert call.output.repeated["tool_choice"] == named
-    allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "other"}]}
-    call = read({"input": "hi", "tools": [WEATHER, other], "tool_choice": allowed})
-    assert marked[-1]["tool_choice"] == "required"
-    assert [tool["function"]["name"] for tool in call.prompts[0].tools] == ["other"]
-    allowed["tools"] = [{"type": "function", "name": "absent"}]
-    assert refusal({"tools": [WEATHER], "tool_choice": allowed}).param == "tool_choice.tools"
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [named]}
+    other = {"type": "function", "function": {"name": "other"}}
+    for choice, as_chat in (
+        (named, other),
+        (allowed, {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [other]}}),
+    ):
+        call = read({"input": "hi", "tools": [WEATHER, {**WEATHER, "name": "other"}], "tool_choice": choice})
+        assert marked[-1]["tool_choice"] == as_chat
+        assert call.output.repeated["tool_choice"] == choice
+
+
+@pytest.mark.parametrize(
+    ("param", "own"),
+    [
+        ("tools.12.function.parameters", "tools.12.parameters"),
+        ("tool_choice.function.name", "tool_choice.name"),
+        ("tool_choice.allowed_tools.mode", "tool_choice.mode"),
+        ("tool_choice.allowed_tools.tools.1.function.name", "tool_choice.tools.1.name"),
+        ("tool_choice", "tool_choice"),
+        ("tools.functional", "tools.functional"),
+    ],
+)
+def test_a_fault_in_a_tool_is_named_as_here(refusal, monkeypatch, param: str, own: str) -> None:
+    def read_tools(fields):
+        raise RequestError(f"{param}: not {param}s, nor x.{param}", param=param, code="c", status=400)
+
+    monkeypatch.setattr("asyncpage.server.response_tools.read_tools", read_tools)
+    failure = refusal({})
+    assert (failure.param, failure.code) == (own, "c")
+    assert failure.message == f"{own}: not {param}s, nor x.{param}"
 
 
 def test_a_format_is_read_as_that_of_chat_completions_and_named_as_here(read, refusal, monkeypatch) -> None:
