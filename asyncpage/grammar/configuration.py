@@ -12,7 +12,7 @@ deeper is not allowed, as if the grammar said so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -30,6 +30,7 @@ MAX_CLOSURE = 10_000  # configurations at once: an ambiguity that no grammar mad
 MAX_KEPT = 200_000  # closures and frames together: some 50 MB
 
 _NO_RETURN = -1
+_MOST_JUMPS = 16  # of a call's return, before it is taken for one that has more to do
 
 
 class GrammarLimit(AsyncpageError):
@@ -67,6 +68,9 @@ class Configurations:
         # (final, back, frame below, depth); frame 0 is the root's, whose return is the end.
         self._frames: list[tuple[int, int, int, int]] = [(int(network.finals[0]), _NO_RETURN, 0, 0)]
         self._frame_ids: dict[tuple[int, int, int], int] = {self._frames[0][:3]: 0}
+        self._stacks: dict[int, int] = {0: 0}
+        self._stack_ids: dict[tuple[int, int, int], int] = {}
+        self._ends: dict[int, int] = {}
         self._closures: dict[int, tuple[tuple[int, ...], bool]] = {}
 
     @property
@@ -115,9 +119,33 @@ class Configurations:
             elif reached:
                 yield low, end - 1, tuple(sorted({target for _, target in reached}))
 
-    def above(self, frame: int) -> tuple[int, int, int]:
-        """A frame's final state, the state to go back to, and the frame below; the root's goes back to -1."""
-        return self._frames[frame][:3]
+    def move(self, core: tuple[int, ...], byte_class: int) -> tuple[int, ...]:
+        """The kernel that one byte class leads to."""
+        reached = {
+            configuration - (configuration & _STATE) | target
+            for configuration in core
+            for low, high, target in self._edges.of(configuration & _STATE)
+            if low <= byte_class <= high
+        }
+        return tuple(sorted(reached))
+
+    def likeness(self, core: tuple[int, ...], colours: Sequence[int]) -> tuple[tuple[int, int], ...]:
+        """What two sets of configurations have in common that allow the same tokens: each one's state and the states
+        that its returns lead to, by their colours (`likeness.py`)."""
+        return tuple(sorted({(colours[one & _STATE], self._stack(one >> STATE_BITS, colours)) for one in core}))
+
+    def _stack(self, frame: int, colours: Sequence[int]) -> int:
+        """A number for a frame, the same for frames that are alike."""
+        unknown = []
+        while frame not in self._stacks:
+            unknown.append(frame)
+            frame = self._frames[frame][2]
+        number = self._stacks[frame]
+        for frame in reversed(unknown):
+            final, back, _, _ = self._frames[frame]
+            key = (final, colours[back], number)
+            number = self._stacks[frame] = self._stack_ids.setdefault(key, len(self._stack_ids) + 1)
+        return number
 
     def _close_one(self, first: int) -> tuple[tuple[int, ...], bool]:
         known = self._closures.get(first)
@@ -160,20 +188,33 @@ class Configurations:
     def _call(self, frame: int, final: int, target: int) -> int | None:
         """The frame in which a rule with this final state runs, to go on at `target` in `frame`. None: too deep."""
         own_final, back, below, depth = self._frames[frame]
-        does_nothing = target == own_final and not (
-            self._edges.of(target) or self._jumps.of(target) or self._calls.of(target)
-        )
-        key = (final, back, below) if does_nothing else (final, target, frame)
+        is_tail = self._end_of(target) == own_final
+        key = (final, back, below) if is_tail else (final, target, frame)
         known = self._frame_ids.get(key)
         if known is not None:
             return known
-        if not does_nothing:
+        if not is_tail:
             depth += 1
         if depth > MAX_DEPTH:
             return None
         self._frames.append((*key, depth))
         self._frame_ids[key] = len(self._frames) - 1
         return len(self._frames) - 1
+
+    def _end_of(self, state: int) -> int:
+        """The state in which a walk from here must end without a byte; -1 where it need not."""
+        end = self._ends.get(state)
+        if end is None:
+            end, at, left = -1, state, _MOST_JUMPS
+            while left and not (self._edges.of(at) or self._calls.of(at)):
+                jumps = self._jumps.of(at)
+                if not jumps:
+                    end = at
+                if len(jumps) != 1:
+                    break
+                at, left = jumps[0][0], left - 1
+            self._ends[state] = end
+        return end
 
 
 class _BySource:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from asyncpage.grammar.builder import NetworkBuilder
 
 _BLOCK = 64
-_CHAIN = 256  # up to here a chain, which keeps one way open
+_CHAIN = 2048  # up to here a chain, which keeps one way open, and whose places are alike to a mask
 
 Write = Callable[[int, int], None]
 

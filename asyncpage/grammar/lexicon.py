@@ -13,9 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncpage.messages import Int32
-
 UInt8 = NDArray[np.uint8]
+Int64 = NDArray[np.int64]  # all columns are indices into others, which numpy wants as wide as this
 
 DEEP_NODES = 64
 """Levels from the first on after which none has this many nodes are deep: few tokens have more than 20 bytes, and a
@@ -45,7 +44,7 @@ class Lexicon:
         starts = np.cumsum(lengths) - lengths
         alive = np.arange(len(order))  # tokens that go on below the present level
         at = np.zeros(len(order), dtype=np.int64)  # the node that each of them has come to
-        nodes = np.zeros(self.vocab_size, dtype=np.int32)
+        nodes = np.zeros(self.vocab_size, dtype=np.int64)
         parents, bytes_, levels = [np.zeros(1, dtype=np.int64)], [np.zeros(1, dtype=np.uint8)], [1]
         ids = np.array(order, dtype=np.int64)
         depth = 0
@@ -66,18 +65,18 @@ class Lexicon:
         sizes = np.diff(levels)
         broad = 1 + int(np.flatnonzero(sizes >= DEEP_NODES)[-1]) if (sizes >= DEEP_NODES).any() else 0
         self.levels = tuple(levels[: broad + 1])
-        self.parents: Int32 = np.concatenate(parents).astype(np.int32)
+        self.parents: Int64 = np.concatenate(parents)
         self.bytes: UInt8 = np.concatenate(bytes_)
         size = levels[-1]
         counts = np.bincount(self.parents[1:], minlength=size)
-        self.children: Int32 = np.concatenate(([1], 1 + np.cumsum(counts))).astype(np.int32)
+        self.children: Int64 = np.concatenate(([1], 1 + np.cumsum(counts)))
         self.deep_base = self.levels[-2] if broad else 0
         deep = np.arange(self.levels[-1], size)
         columns = (deep - self.deep_base, self.parents[deep] - self.deep_base, self.bytes[deep])
         self.deep = tuple(zip(*(column.tolist() for column in columns), strict=True))
-        self.nodes: Int32 = nodes
-        self.tokens: Int32 = np.argsort(nodes, kind="stable").astype(np.int32)
-        self.places: Int32 = np.concatenate(([0], np.cumsum(np.bincount(nodes, minlength=size)))).astype(np.int32)
+        self.nodes: Int64 = nodes
+        self.tokens: Int64 = np.argsort(nodes, kind="stable")
+        self.places: Int64 = np.concatenate(([0], np.cumsum(np.bincount(nodes, minlength=size))))
 
     def __len__(self) -> int:
         """How many nodes there are."""
