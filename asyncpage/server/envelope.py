@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 
 import structlog
-from aiohttp import web
+from aiohttp import HttpVersion10, web
 from aiohttp.typedefs import Handler, Middleware
 
 from asyncpage.errors import Failure, RequestError
@@ -62,6 +62,8 @@ class Gate:
     def middleware(self) -> Middleware:
         @web.middleware
         async def gate(request: web.Request, handler: Handler) -> web.StreamResponse:
+            if request.version < HttpVersion10:
+                raise RequestError("a request line ends with the version of HTTP, 1.0 or 1.1", code="bad_http")
             self._sites.check_host(request)
             if is_preflight(request):
                 return answer_preflight(request, self._sites)
@@ -74,13 +76,21 @@ class Gate:
 
     async def add_headers(self, request: web.Request, answer: web.StreamResponse) -> None:
         """A signal handler: the headers that every answer has, streams and errors included."""
-        # aiohttp refuses an unknown Expect before any middleware runs, so that answer comes here without an id.
-        answer.headers["X-Request-Id"] = request.get(REQUEST_ID) or request_id(request.headers.get("X-Request-Id"))
+        # An unknown Expect is refused before any middleware runs, so that answer comes here without an id.
+        set_headers(answer, request.get(REQUEST_ID) or request_id(request.headers.get("X-Request-Id")))
         if is_message_path(request.path):
             answer.headers["Request-Id"] = answer.headers["X-Request-Id"]  # as clients of this API know it
-        answer.headers["X-Content-Type-Options"] = "nosniff"
-        answer.headers["Server"] = "asyncpage"
         answer.headers.update(cors_headers(request, self._sites))
+        if "Upgrade" in request.headers:  # no other protocol is spoken here, so what follows is no request
+            answer.force_close()
+            answer.headers["Connection"] = "close"
+
+
+def set_headers(answer: web.StreamResponse, id: str) -> None:
+    """The headers of every answer, whoever reads it and however it came about."""
+    answer.headers["X-Request-Id"] = id
+    answer.headers["X-Content-Type-Options"] = "nosniff"
+    answer.headers["Server"] = "asyncpage"
 
 
 def _refusal(request: web.Request, failure: Failure) -> web.Response:

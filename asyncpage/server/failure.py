@@ -62,6 +62,8 @@ def http_failure(error: web.HTTPException, method: str, path: str) -> Failure:
             text = f"{method} is not allowed on {shown}; allowed: {', '.join(sorted(error.allowed_methods))}"
         case web.HTTPNotFound():
             text = f"there is nothing at {shown}"
+        case web.HTTPExpectationFailed():
+            text = "the only expectation that is met here is 100-continue; leave the Expect header out"
         case _:
             text = error.reason
     return Failure(error.status, text, code=_HTTP_CODES.get(error.status))

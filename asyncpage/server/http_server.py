@@ -21,7 +21,7 @@ from aiohttp import web
 from asyncpage.config import ServerConfig
 from asyncpage.errors import ActorDied, Failure, UsageError
 from asyncpage.server.app import create_app
-from asyncpage.server.connection_log import ConnectionLog
+from asyncpage.server.connection import Runner
 from asyncpage.server.context import CONTEXT
 from asyncpage.server.engine_port import Engine
 
@@ -40,15 +40,7 @@ class HttpServer:
         self._engine = engine
         self._config = config
         self._context = app[CONTEXT]
-        self._runner = web.AppRunner(
-            app,
-            handler_cancellation=True,  # the only way to hear at once that a client has left
-            auto_decompress=False,  # compressed bodies are refused: a small one can be a very large one
-            access_log=None,
-            logger=ConnectionLog(),
-            shutdown_timeout=LAST_WORDS_S,
-            keepalive_timeout=75.0,
-        )
+        self._runner = Runner(app, shutdown_timeout=LAST_WORDS_S)
         self._url: str | None = None
 
     @property
