@@ -91,6 +91,7 @@ class AsyncEngine:
         self.max_model_len = house.max_model_len
         self.max_requests = config.max_queue + config.max_num_seqs
         self.tokens: TokenTable = text.tokenizer
+        self.tokenizer_info = text.describe()
         self.has_chat_template = text.template is not None
         self.sampling_defaults = defaults
         self.on_death: Callable[[str], None] = lambda reason: None
@@ -219,13 +220,13 @@ class AsyncEngine:
         """End a request whose client has left; unknown and ended ids are ignored."""
         self._frontend.cancel(request)
 
-    async def tokenize(self, prompt: Prompt, *, add_special: bool = True) -> Sequence[int]:
+    async def tokenize(self, prompt: Prompt) -> Sequence[int]:
         """The ids that the prompt would run with; it may be longer than the context.
 
-        `add_special`: put around a text what the model wants there. Errors: `RequestError` when it has no ids.
+        Errors: `RequestError` when it has no ids.
         """
         self._check_alive()
-        return array("i", await self._frontend.encode(prompt, add_special=add_special))
+        return array("i", await self._frontend.encode(prompt))
 
     async def generate(
         self,

@@ -50,6 +50,12 @@ class Text:
     tokenizer: Tokenizer
     template: ChatTemplate | None
 
+    def describe(self) -> Mapping[str, object]:
+        """What a program outside needs to prepare prompts itself, in the words of tokenizer_config.json, for JSON."""
+        roles = dict.fromkeys(("bos_token", "eos_token", "pad_token", "unk_token"))
+        template = None if self.template is None else self.template.source
+        return {**roles, **self.tokenizer.named, "add_bos_token": self.tokenizer.add_bos, "chat_template": template}
+
 
 @dataclass(frozen=True, slots=True)
 class StandIn:

@@ -6,9 +6,14 @@ import pytest
 
 from asyncpage.config import EngineConfig
 from asyncpage.errors import UsageError
-from asyncpage.house import ACTORS, host_slots, mailboxes, max_model_len, most_open
+from asyncpage.house import ACTORS, Text, host_slots, mailboxes, max_model_len, most_open
 from asyncpage.messages import LayerGroup
 from asyncpage.testing.toy_runner import toy_handshake
+from asyncpage.text.byte_alphabet import CHARACTERS
+from asyncpage.text.chat_template import ChatTemplate
+from asyncpage.text.pieces import GPT2, Splitting
+from asyncpage.text.tokenizer import Tokenizer
+from asyncpage.text.vocabulary import AddedToken, Vocabulary
 
 TWO_GROUPS = (LayerGroup("full", 0, 1), LayerGroup("window", 8, 1))
 
@@ -53,3 +58,28 @@ def test_the_host_tier_has_as_many_slots_as_blocks_fit_the_memory(settings: dict
 def test_a_host_tier_that_holds_no_block_is_refused() -> None:
     with pytest.raises(UsageError, match="a KV block takes 4096 bytes"):
         host_slots(EngineConfig(kv_offload_gb=1e-6), replace(toy_handshake(blocks=4), kv_bytes=4 * 4096))
+
+
+def test_a_tokenizer_is_described_in_the_words_of_its_configuration_file() -> None:
+    vocabulary = Vocabulary(
+        source="test",
+        tokens=(*CHARACTERS, "<s>", "</s>"),
+        merges=lambda: iter(()),
+        added=(AddedToken(256, "<s>"), AddedToken(257, "</s>")),
+        splitting=Splitting(GPT2),
+        prefix_ids=(256,),
+        bos_id=256,
+        end_ids=(257,),
+        named={"bos_token": "<s>", "eos_token": "</s>"},
+        templates={"default": "{{ bos_token }}{{ messages[0].content }}"},
+    )
+    found = Text(Tokenizer(vocabulary), ChatTemplate(vocabulary.templates, vocabulary)).describe()
+    assert found == {
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "pad_token": None,
+        "unk_token": None,
+        "add_bos_token": True,
+        "chat_template": "{{ bos_token }}{{ messages[0].content }}",
+    }
+    assert Text(Tokenizer(vocabulary), None).describe()["chat_template"] is None

@@ -157,13 +157,13 @@ class Frontend(Actor):
             self._cancelled.add(request)
             self._tokenizer.send(Cancel(request))
 
-    async def encode(self, prompt: Prompt, *, add_special: bool = True) -> bytes:
+    async def encode(self, prompt: Prompt) -> bytes:
         """The ids of a validated prompt, int32 little-endian, without running it.
 
         Errors: `RequestError`: 429 when too many requests are open already, or why the prompt has no ids.
         """
         request = self._new_ids(1)
-        self._tokenizer.send(Encode(request, prompt, add_special))
+        self._tokenizer.send(Encode(request, prompt))
         encoded: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._encodings[request] = encoded
         try:

@@ -199,18 +199,18 @@ class TokenizerActor(Actor):
 
     def _encode(self, message: Encode) -> Generator[None, None, Encoded]:
         """A prompt that will not run may be longer than the context, and of no tokens."""
-        return Encoded(message.request, (yield from self._tokens_of(message.prompt, message.add_special)))
+        return Encoded(message.request, (yield from self._tokens_of(message.prompt)))
 
-    def _tokens_of(self, prompt: Prompt, add_special: bool = True) -> Generator[None, None, bytes]:
+    def _tokens_of(self, prompt: Prompt) -> Generator[None, None, bytes]:
         if isinstance(prompt, TokenPrompt):
             self._check_range(prompt.tokens)
             return prompt.tokens
-        return (yield from self._ids(prompt, add_special)).tobytes()
+        return (yield from self._ids(prompt)).tobytes()
 
-    def _ids(self, prompt: TextPrompt | ChatPrompt, add_special: bool) -> Generator[None, None, Int32]:
+    def _ids(self, prompt: TextPrompt | ChatPrompt) -> Generator[None, None, Int32]:
         """The prompt's ids, int32 little-endian."""
         match prompt:
-            case TextPrompt(text):
+            case TextPrompt(text, add_special):
                 self._check_size(text, "prompt")
                 found = yield from self._tokenizer.encode_slices(
                     text, add_special=add_special, slice_s=SLICE_S, now=self._clock.now
@@ -224,10 +224,9 @@ class TokenizerActor(Actor):
                     chat, wall_s=self._clock.wall(), slice_s=SLICE_S, now=self._clock.now
                 )
                 self._check_size(rendered.text, "messages")
-                # What a model wants around a text, its template has written already.
                 found = yield from self._tokenizer.encode_slices(
                     rendered.text,
-                    add_special=False,
+                    add_special=chat.add_special,
                     guard=rendered.guard,
                     slice_s=SLICE_S,
                     now=self._clock.now,

@@ -13,9 +13,10 @@ from asyncpage.records import record
 
 @record(frozen=True, slots=True)
 class TextPrompt:
-    """Raw text; control tokens in it are parsed."""
+    """Raw text; control tokens in it are parsed. `add_special`: put around it what the model wants there."""
 
     text: str
+    add_special: bool = True
 
 
 @record(frozen=True, slots=True)
@@ -30,7 +31,8 @@ class ChatPrompt:
     """A conversation for the model's chat template; text of control tokens inside it stays plain text.
 
     `messages` are mappings with `role` and `content` (a string, text parts already joined) and whatever else the
-    template reads; `kwargs` are further template variables.
+    template reads; `kwargs` are further template variables. `add_special`: put around the rendered text what the model
+    wants around raw text, which most templates have written already.
     """
 
     messages: tuple[Mapping[str, Any], ...]
@@ -38,6 +40,7 @@ class ChatPrompt:
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    add_special: bool = False
 
 
 Prompt = TextPrompt | TokenPrompt | ChatPrompt
@@ -79,14 +82,10 @@ class Tokenize:
 
 @record(frozen=True, slots=True)
 class Encode:
-    """A validated prompt is wanted as token ids and not to run: answered with `Encoded`, or with `Refused`.
-
-    `add_special`: put around a text what the model wants there, as for a text that runs.
-    """
+    """A validated prompt is wanted as token ids and not to run: answered with `Encoded`, or with `Refused`."""
 
     request: RequestId
     prompt: Prompt
-    add_special: bool = True
 
 
 @record(frozen=True, slots=True)

@@ -23,7 +23,8 @@ from asyncpage.server.pace import Pace
 from asyncpage.server.response_routes import responses
 from asyncpage.server.site_check import SiteCheck
 from asyncpage.server.static_page import PAGE_FILES, page_handler
-from asyncpage.server.status_routes import health, metrics, ready, version
+from asyncpage.server.status_routes import health, load, metrics, ready, version
+from asyncpage.server.token_routes import detokenize, tokenize, tokenizer_info
 
 
 def create_app(engine: Engine, config: ServerConfig) -> web.Application:
@@ -42,7 +43,13 @@ def create_app(engine: Engine, config: ServerConfig) -> web.Application:
     router.add_post("/v1/messages/count_tokens", count_tokens)
     router.add_get("/v1/models", list_models)
     router.add_get("/v1/models/{name:.+}", get_model)
+    router.add_post("/tokenize", tokenize)
+    router.add_post("/detokenize", detokenize)
+    router.add_get("/tokenizer_info", tokenizer_info)
+    router.add_get("/ping", health)
+    router.add_post("/ping", health)
     router.add_get("/ready", ready)
+    router.add_get("/load", load)
     router.add_get("/version", version)
     router.add_get("/metrics", metrics)
     router.add_post("/admin/reset_prefix_cache", reset_prefix_cache)

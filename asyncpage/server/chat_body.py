@@ -30,10 +30,8 @@ def read_chat(body: JsonBody, setting: Setting) -> Call:
     refuse_unsupported(fields)
     if fields.boolean("echo"):
         raise unsupported("echo", "echo on chat completions (/v1/completions has it)")
-    if fields.boolean("add_special_tokens"):
-        raise unsupported("add_special_tokens", "special tokens around a rendered chat template")
     stream = read_stream(fields)
-    prompt = _read_prompt(fields, setting)
+    prompt = read_messages(fields, setting)
     logprobs = _read_logprobs(fields)
     prompt_logprobs = fields.integer("prompt_logprobs", low=0, high=MAX_TOP_LOGPROBS)
     if prompt_logprobs is not None and stream.stream:
@@ -79,7 +77,8 @@ def _read_logprobs(fields: Fields) -> int | None:
     return (top or 0) if wanted else None
 
 
-def _read_prompt(fields: Fields, setting: Setting) -> ChatPrompt:
+def read_messages(fields: Fields, setting: Setting) -> ChatPrompt:
+    """The conversation of a body and how it is to be rendered, without its tools. Errors: 400 naming the field."""
     raw = fields.required("messages")
     if not isinstance(raw, list):
         raise wrong_type("messages", "a list", raw)
@@ -107,6 +106,7 @@ def _read_prompt(fields: Fields, setting: Setting) -> ChatPrompt:
         add_generation_prompt=not goes_on if opens is None else opens,
         continue_final_message=goes_on,
         kwargs=read_template_kwargs(fields),
+        add_special=fields.boolean("add_special_tokens") or False,
     )
 
 

@@ -7,19 +7,17 @@ INVARIANT: token prompts in a call hold only ids of the model's vocabulary, and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from asyncpage.core.sampling import MAX_TOP_LOGPROBS
 from asyncpage.messages import Prompt, TextPrompt, TokenPrompt
 from asyncpage.server.call import Call, Output
 from asyncpage.server.call_fields import Setting, check_choices, read_model, read_options, read_sampling, read_stream
 from asyncpage.server.failure import invalid
-from asyncpage.server.fields import Fields, shown, to_integer, wrong_type
+from asyncpage.server.fields import Fields, wrong_type
 from asyncpage.server.json_body import JsonBody, check_values
 from asyncpage.server.structured_fields import read_structured
+from asyncpage.server.token_ids import read_token_ids
 from asyncpage.server.unsupported import refuse_unsupported, unsupported
 
 DEFAULT_MAX_TOKENS = 16  # the OpenAI API's default on this route
@@ -32,8 +30,6 @@ def read_completion(body: JsonBody, setting: Setting) -> Call:
     refuse_unsupported(fields)
     if fields.value("suffix") not in (None, ""):
         raise unsupported("suffix", "text after the completion")
-    if fields.boolean("add_special_tokens") is False:
-        raise unsupported("add_special_tokens", "leaving out the tokenizer's own special tokens")
     stream = read_stream(fields)
     echo = fields.boolean("echo") or False
     logprobs = fields.integer("logprobs", low=0, high=MAX_TOP_LOGPROBS)
@@ -55,10 +51,11 @@ def read_completion(body: JsonBody, setting: Setting) -> Call:
     is_many = isinstance(raw, list) and bool(raw) and isinstance(raw[0], (str, list))
     check_choices(len(raw) if is_many else 1, sampling.n, setting)
     room = setting.max_model_len if options.truncate_prompt_tokens is None else None
+    add_special = fields.boolean("add_special_tokens") is not False
     prompts = (
-        tuple(_read_prompt(item, f"prompt.{index}", setting, room) for index, item in enumerate(raw))
+        tuple(_read_prompt(item, f"prompt.{index}", setting, room, add_special) for index, item in enumerate(raw))
         if is_many
-        else (_read_prompt(raw, "prompt", setting, room),)
+        else (_read_prompt(raw, "prompt", setting, room, add_special),)
     )
     if len({type(prompt) for prompt in prompts}) > 1:
         raise invalid("prompt must hold only strings or only lists of token ids, not both", param="prompt")
@@ -102,13 +99,13 @@ def _check_best_of(fields: Fields, n: int) -> None:
         raise unsupported("best_of", f"drawing more choices than it returns (best_of may only equal n, here {n})")
 
 
-def _read_prompt(raw: Any, path: str, setting: Setting, room: int | None) -> Prompt:
+def _read_prompt(raw: Any, path: str, setting: Setting, room: int | None, add_special: bool) -> Prompt:
     """`room`: the most tokens a prompt may have, None when the engine will cut it anyway."""
     match raw:
         case str():
             if not raw:
                 raise invalid(f"{path} must not be empty", param="prompt")
-            return TextPrompt(raw)
+            return TextPrompt(raw, add_special)
         case list():
             if not raw:
                 raise invalid(f"{path} must not be empty", param="prompt")
@@ -118,16 +115,6 @@ def _read_prompt(raw: Any, path: str, setting: Setting, room: int | None) -> Pro
                     param="prompt",
                     code="context_length_exceeded",
                 )
-            return TokenPrompt(_read_token_ids(raw, path, setting.vocab_size))
+            return TokenPrompt(read_token_ids(raw, path, setting.vocab_size))
         case _:
             raise wrong_type("prompt", "a string, a list of strings, token ids, or a list of lists of them", raw)
-
-
-def _read_token_ids(raw: Sequence[Any], path: str, vocab_size: int) -> bytes:
-    if set(map(type, raw)) != {int}:  # rare: whole floats, or something wrong that the slow way names
-        raw = [to_integer(item, f"{path}.{index}") for index, item in enumerate(raw)]
-    low, high = min(raw), max(raw)
-    if low < 0 or high >= vocab_size:
-        bad = low if low < 0 else high
-        raise invalid(f"{path}: token id {shown(bad)} is outside the vocabulary of {vocab_size}", param="prompt")
-    return np.asarray(raw, dtype="<i4").tobytes()

@@ -43,6 +43,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def tokenizer_info(self) -> Mapping[str, object]:
+        """Texts of special tokens by role, and the chat template, for JSON."""
+        ...
+
+    @property
     def max_model_len(self) -> int: ...
 
     @property
@@ -76,10 +81,10 @@ class Engine(Protocol):
         """End a request whose client has left; unknown and ended ids are ignored."""
         ...
 
-    async def tokenize(self, prompt: Prompt, *, add_special: bool = True) -> Sequence[int]:
+    async def tokenize(self, prompt: Prompt) -> Sequence[int]:
         """The ids that the prompt would run with; it may be longer than the context.
 
-        `add_special`: put around a text what the model wants there. Errors: `RequestError` when it has no ids.
+        Errors: `RequestError` when it has no ids.
         """
         ...
 

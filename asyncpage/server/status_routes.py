@@ -21,7 +21,7 @@ PING_TIMEOUT_S = 1.0
 
 
 async def health(request: web.Request) -> web.Response:
-    """GET /health: 200 while the loop turns, also while the executor restarts."""
+    """GET /health, GET and POST /ping: 200 while the loop turns, also while the executor restarts."""
     return web.json_response({"status": "ok", "state": request.app[CONTEXT].state})
 
 
@@ -40,6 +40,11 @@ async def ready(request: web.Request) -> web.Response:
     if failure is not None:
         return error_response(failure)
     return web.json_response({"status": "ready"})
+
+
+async def load(request: web.Request) -> web.Response:
+    """GET /load: how many calls this server is busy with, for balancers that ask before they send."""
+    return web.json_response({"server_load": len(request.app[CONTEXT].open_calls)})
 
 
 async def version(request: web.Request) -> web.Response:

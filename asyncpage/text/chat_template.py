@@ -44,12 +44,14 @@ class RenderedPrompt:
 class ChatTemplate:
     """The compiled template, and the one for conversations with tools where a model has another for them.
 
-    `is_guarded` False lets control tokens in a conversation's strings be control tokens.
+    `source`: the Jinja text of the first. `is_guarded` False lets control tokens in a conversation's strings be
+    control tokens.
     """
 
     def __init__(self, templates: Mapping[str, str], vocabulary: Vocabulary, *, is_guarded: bool = True) -> None:
         """Errors: `ModelError` for a template that does not compile."""
         sandbox = TemplateSandbox()
+        self.source = templates["default"]
         self._default = _compile(sandbox, templates["default"], vocabulary.source)
         tool_use = templates.get("tool_use")
         self._tool_use = self._default if tool_use is None else _compile(sandbox, tool_use, vocabulary.source)

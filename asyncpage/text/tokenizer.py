@@ -31,6 +31,7 @@ class Tokenizer:
 
     `vocab_size`: ids are below it. `bos_id`: None where the model has none. `add_bos`: whether a text prompt begins
     with it. `eos_ids`: ids that end an answer. `special_ids`: control tokens. `bytes_by_id`: what each id stands for.
+    `named`: texts of tokens by their role (`bos_token`).
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -40,6 +41,7 @@ class Tokenizer:
         self.bos_id = vocabulary.bos_id
         self.add_bos = vocabulary.bos_id is not None and vocabulary.bos_id in vocabulary.prefix_ids
         self.eos_ids = vocabulary.end_ids
+        self.named = dict(vocabulary.named)
         self.special_ids = frozenset(token.id for token in added if token.is_special)
         self._prefix_ids, self._suffix_ids = vocabulary.prefix_ids, vocabulary.suffix_ids
         for id in (*self._prefix_ids, *self._suffix_ids):

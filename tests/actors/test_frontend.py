@@ -312,14 +312,14 @@ async def test_waiting_for_all_to_close_ends_with_the_last_outcome() -> None:
 async def test_ids_that_were_asked_for_come_to_whom_they_are_meant_for() -> None:
     frontend, tokenizer = make()
     first = asyncio.ensure_future(frontend.encode(TextPrompt("a")))
-    second = asyncio.ensure_future(frontend.encode(TextPrompt("b"), add_special=False))
+    second = asyncio.ensure_future(frontend.encode(TextPrompt("b")))
     third = asyncio.ensure_future(frontend.encode(TextPrompt("c")))
     await asyncio.sleep(0)
     a, b, c = tokenizer.messages
     assert isinstance(a, Encode)
     assert isinstance(b, Encode)
     assert isinstance(c, Encode)
-    assert (a.prompt, a.add_special, b.prompt, b.add_special) == (TextPrompt("a"), True, TextPrompt("b"), False)
+    assert (a.prompt, b.prompt) == (TextPrompt("a"), TextPrompt("b"))
     frontend.receive(Encoded(b.request, b"bbbb"))
     frontend.receive(Refused(c.request, Failure(400, "no")))
     frontend.receive(Encoded(a.request, b"aaaa"))

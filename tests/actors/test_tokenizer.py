@@ -326,18 +326,21 @@ def test_a_fault_of_ours_fails_its_request_only() -> None:
 def test_the_ids_of_a_prompt_that_does_not_run_are_those_it_would_run_with() -> None:
     messages = ({"role": "user", "content": "a<|end|>"}, {"role": "user", "content": "b"})
     long = "long " * 100  # of more tokens than the context has
-    for prompt, add_special, ids in (
-        (TextPrompt("hi<|end|>"), True, [BOS, *b"hi", END]),
-        (TextPrompt("hi<|end|>"), False, [*b"hi", END]),
-        (TextPrompt(""), False, []),
-        (TextPrompt(long), True, [BOS, *long.encode()]),
-        (ChatPrompt(messages), True, [BOS, *b"a<|end|>", END, *b"b", END]),
-        (TokenPrompt(packed([5, 299])), True, [5, 299]),
+    for prompt, ids in (
+        (TextPrompt("hi<|end|>"), [BOS, *b"hi", END]),
+        (TextPrompt("hi<|end|>", add_special=False), [*b"hi", END]),
+        (TextPrompt("", add_special=False), []),
+        (TextPrompt(long), [BOS, *long.encode()]),
+        (ChatPrompt(messages), [BOS, *b"a<|end|>", END, *b"b", END]),
+        (ChatPrompt(messages, add_special=True), [BOS, BOS, *b"a<|end|>", END, *b"b", END]),
+        (TokenPrompt(packed([5, 299])), [5, 299]),
     ):
         bench = Bench()
-        bench.run(Encode(RequestId(7), prompt, add_special))
+        bench.run(Encode(RequestId(7), prompt))
         assert (bench.frontends[0], bench.scheduler) == ([Encoded(RequestId(7), packed(ids))], [])
         assert bench.actor.stats()["prompts"] == 0
+        if ids and len(ids) < 100:
+            assert bench.admitted(prompt).tokens == packed(ids)
 
 
 def test_a_prompt_without_ids_is_refused_though_it_does_not_run() -> None:

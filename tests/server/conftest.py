@@ -79,6 +79,7 @@ class EchoEngine:
         self.model_names: tuple[str, ...] = ("echo", "org/alias")
         self.vocab_size = VOCAB
         self.tokens = Letters()
+        self.tokenizer_info: dict[str, object] = {"bos_token": None, "eos_token": "<end>", "chat_template": "{{ 1 }}"}
         self.max_model_len = 512
         self.has_chat_template = True
         self.sampling_defaults: dict[str, Any] = {}
@@ -86,7 +87,7 @@ class EchoEngine:
         self.max_requests = 10**6
         self.is_hung = False
         self.submitted: list[tuple[Prompt, SamplingParams, RequestOptions]] = []
-        self.tokenized: list[tuple[Prompt, bool]] = []
+        self.tokenized: list[Prompt] = []
         self.cancelled: list[RequestId] = []
         self.runs: dict[RequestId, Run] = {}
         self._is_held = False
@@ -117,8 +118,8 @@ class EchoEngine:
             self.cancelled.append(request)
         self._changed.set()
 
-    async def tokenize(self, prompt: Prompt, *, add_special: bool = True) -> Sequence[int]:
-        self.tokenized.append((prompt, add_special))
+    async def tokenize(self, prompt: Prompt) -> Sequence[int]:
+        self.tokenized.append(prompt)
         return tuple(_encode(prompt)[0])
 
     async def ping(self, timeout_s: float) -> Mapping[str, Mapping[str, float]]:

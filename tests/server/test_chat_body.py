@@ -234,7 +234,6 @@ def test_half_a_surrogate_pair_is_refused() -> None:
         ("audio", {"voice": "x"}),
         ("use_beam_search", True),
         ("echo", True),
-        ("add_special_tokens", True),
     ],
 )
 def test_what_this_version_lacks_is_refused_by_name(name: str, value: Any) -> None:
@@ -256,6 +255,11 @@ def test_what_this_version_lacks_is_refused_by_name(name: str, value: Any) -> No
 )
 def test_what_changes_nothing_is_accepted(fields: dict[str, Any]) -> None:
     assert ask(**fields) == ask()
+
+
+def test_special_tokens_around_a_rendered_template_must_be_asked_for() -> None:
+    assert not prompt([USER]).add_special
+    assert prompt([USER], add_special_tokens=True).add_special
 
 
 def test_unknown_fields_are_ignored_and_told() -> None:

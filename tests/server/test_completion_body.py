@@ -131,7 +131,6 @@ def test_logprobs_are_a_number_and_echo_wants_them_of_the_prompt_too() -> None:
         ({"best_of": 10**6}, "best_of"),
         ({"best_of": 1, "n": 2}, "best_of"),
         ({"best_of": 0}, "best_of"),
-        ({"add_special_tokens": False}, "add_special_tokens"),
         ({"max_tokens": -1}, "max_tokens"),
         ({"echo": "yes"}, "echo"),
         ({"tools": [1]}, "tools"),
@@ -143,6 +142,12 @@ def test_logprobs_are_a_number_and_echo_wants_them_of_the_prompt_too() -> None:
 def test_what_cannot_be_done_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
     failure = refusal(prompt="a", **fields)
     assert (failure.status, failure.param) == (400, param)
+
+
+def test_special_tokens_around_a_text_can_be_left_out() -> None:
+    assert ask(prompt="a").prompts == (TextPrompt("a", add_special=True),)
+    assert ask(prompt=["a"], add_special_tokens=False).prompts == (TextPrompt("a", add_special=False),)
+    assert refusal(prompt="a", add_special_tokens="no").param == "add_special_tokens"
 
 
 def test_fields_that_ask_for_nothing_are_accepted() -> None:

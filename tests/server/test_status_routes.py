@@ -29,6 +29,25 @@ async def test_health_is_200_while_the_loop_turns(site, state: str) -> None:
     assert answer.json["state"] == state
 
 
+@pytest.mark.parametrize("method", ["GET", "POST", "HEAD"])
+async def test_ping_is_health_by_another_name(site, method: str) -> None:
+    site.engine.state = "restarting"
+    answer = await site.get("/ping", method)
+    assert answer.status == 200
+    assert answer.text == ("" if method == "HEAD" else (await site.get("/health")).text)
+
+
+async def test_the_load_is_the_number_of_open_calls(site) -> None:
+    assert (await site.get("/load")).json == {"server_load": 0}
+    site.engine.hold()
+    asking = asyncio.create_task(site.post("/v1/completions", {"prompt": "abc", "n": 2}))
+    await site.engine.until(lambda: len(site.engine.runs) == 2)
+    assert (await site.get("/load")).json == {"server_load": 1}
+    site.engine.release()
+    await asking
+    assert (await site.get("/load")).json == {"server_load": 0}
+
+
 @pytest.mark.parametrize("state", ["loading", "restarting", "draining", "dead"])
 async def test_ready_is_503_with_the_reason_in_any_other_state(site, state: str) -> None:
     assert (await site.get("/ready")).status == 200
