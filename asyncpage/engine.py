@@ -31,7 +31,7 @@ from asyncpage.errors import Failure, RequestError, UsageError
 from asyncpage.grammar.request import read_request
 from asyncpage.grammar.source import GrammarSource
 from asyncpage.host_memory import open_arena
-from asyncpage.house import House, StandIn, Text, build, executor_settings, mailboxes
+from asyncpage.house import House, StandIn, Text, build, executor_settings, fingerprint, mailboxes
 from asyncpage.logs import configure_logs_unless_set
 from asyncpage.messages import (
     ChatPrompt,
@@ -87,6 +87,7 @@ class AsyncEngine:
         self.config = config
         self.handshake = handshake
         self.model_names = config.served_model_name or (_model_name(config.model),)
+        self.fingerprint = fingerprint(handshake)
         self.vocab_size = handshake.vocab_size
         self.max_model_len = house.max_model_len
         self.max_requests = config.max_queue + config.max_num_seqs

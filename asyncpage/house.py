@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
+import asyncpage
 from asyncpage.actors.archive import Archive
 from asyncpage.actors.base import Actor, ExecutorEnd
 from asyncpage.actors.detokenizer import DetokenizerActor
@@ -109,6 +111,12 @@ def max_model_len(config: EngineConfig, handshake: Handshake) -> int:
             f"or more (it is {config.max_num_batched_tokens}), or lower --max-model-len"
         )
     return longest
+
+
+def fingerprint(handshake: Handshake) -> str:
+    """Of all that decides what a seed draws: code, weights, arithmetic, device."""
+    parts = (asyncpage.__version__, handshake.fingerprint, handshake.device, handshake.attention_backend)
+    return f"fp_{sha256(' '.join(parts).encode()).hexdigest()[:12]}"
 
 
 def build(

@@ -41,6 +41,7 @@ class Output:
 class Call:
     """`model` is the name that the client used; `ignored` are its fields that nothing here knows.
 
+    `shown`: how many of each prompt's `sampling.n` choices the answer has, the most likely ones; None: all.
     `grammar`: what the answer must follow, yet to be compiled; `grammar_param` the field that asked for it.
     `new_reader`: makes what reads a choice's text.
     """
@@ -51,6 +52,7 @@ class Call:
     options: RequestOptions
     output: Output
     ignored: tuple[str, ...] = ()
+    shown: int | None = None
     grammar: GrammarSource | None = None
     grammar_param: str = ""
     new_reader: Callable[[], ReplyReader] = PlainReader

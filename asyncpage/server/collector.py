@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from asyncpage.messages import Finish, LogprobEntry
+from asyncpage.server.best_of import best_choices
 from asyncpage.server.call import Call
 from asyncpage.server.json_pieces import json_pieces
 from asyncpage.server.shape import Collected, Head, Shape
@@ -54,10 +55,11 @@ class Collector:
     def _body(self) -> dict[str, Any]:
         shape = self._shape
         finishes = [choice.finish for choice in self._choices if choice.finish is not None]
+        shown = self._call.shown
+        choices = self._choices if shown is None else best_choices(self._choices, self._call.sampling.n, shown)
         return {
             **self._head.to_json(shape.answer_kind),
-            "choices": [shape.choice(index, choice) for index, choice in enumerate(self._choices)],
+            "choices": [shape.choice(index, choice) for index, choice in enumerate(choices)],
             "usage": total_usage(finishes, self._call.sampling.n).to_json(),
-            "system_fingerprint": None,
-            **shape.extras(self._choices),
+            **shape.extras(choices),
         }

@@ -7,9 +7,10 @@ INVARIANT: token prompts in a call hold only ids of the model's vocabulary, and 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from asyncpage.core.sampling import MAX_TOP_LOGPROBS
+from asyncpage.core.sampling import MAX_CHOICES, MAX_TOP_LOGPROBS, SamplingParams
 from asyncpage.messages import Prompt, TextPrompt, TokenPrompt
 from asyncpage.server.call import Call, Output
 from asyncpage.server.call_fields import Setting, check_choices, read_model, read_options, read_sampling, read_stream
@@ -36,16 +37,19 @@ def read_completion(body: JsonBody, setting: Setting) -> Call:
     prompt_logprobs = fields.integer("prompt_logprobs", low=0, high=MAX_TOP_LOGPROBS)
     if prompt_logprobs is not None and stream.stream:
         raise invalid("prompt_logprobs needs stream to be false", param="prompt_logprobs")
+    best_of = _read_best_of(fields, stream.stream)
     # An echoed prompt shows its own entries in `logprobs`, so the engine has to make them.
     wanted = [k for k in (prompt_logprobs, logprobs if echo else None) if k is not None]
     sampling = read_sampling(
         fields,
         setting,
         max_tokens=_read_max_tokens(fields, setting),
-        logprobs=logprobs,
+        logprobs=0 if logprobs is None and best_of is not None else logprobs,  # by which the best are known
         prompt_logprobs=max(wanted) if wanted else None,
     )
-    _check_best_of(fields, sampling.n)
+    shown = sampling.n
+    if best_of is not None:
+        sampling = _draw(sampling, best_of, setting)
     options = read_options(fields, setting, echo=echo)
     raw = fields.required("prompt")
     is_many = isinstance(raw, list) and bool(raw) and isinstance(raw[0], (str, list))
@@ -77,6 +81,7 @@ def read_completion(body: JsonBody, setting: Setting) -> Call:
         ignored=tuple(fields.unread()),
         grammar=grammar,
         grammar_param=grammar_param,
+        shown=shown if shown < sampling.n else None,
     )
     check_values(body)
     return call
@@ -89,14 +94,23 @@ def _read_max_tokens(fields: Fields, setting: Setting) -> int | None:
     return max(DEFAULT_MAX_TOKENS, fields.integer("min_tokens") or 0)
 
 
-def _check_best_of(fields: Fields, n: int) -> None:
-    best_of = fields.integer("best_of", low=1)
-    if best_of is None:
-        return
-    if best_of < n:
+def _read_best_of(fields: Fields, stream: bool) -> int | None:
+    """How many choices are to be drawn for a prompt, None when as many as are shown."""
+    best_of, n = fields.integer("best_of", low=1), fields.integer("n", low=1)
+    if best_of is None or best_of == (n or 1):
+        return None
+    if best_of < (n or 1):
         raise invalid(f"best_of ({best_of}) must be at least n ({n})", param="best_of")
-    if best_of > n:
-        raise unsupported("best_of", f"drawing more choices than it returns (best_of may only equal n, here {n})")
+    if stream:
+        raise invalid(f"best_of ({best_of}) above n ({n or 1}) needs stream to be false", param="best_of")
+    return best_of
+
+
+def _draw(sampling: SamplingParams, best_of: int, setting: Setting) -> SamplingParams:
+    most = min(MAX_CHOICES, setting.max_choices)
+    if best_of > most:
+        raise invalid(f"best_of may be at most {most}, got {best_of}", param="best_of")
+    return replace(sampling, n=best_of)
 
 
 def _read_prompt(raw: Any, path: str, setting: Setting, room: int | None, add_special: bool) -> Prompt:

@@ -35,6 +35,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def fingerprint(self) -> str:
+        """Of weights, arithmetic and code: equal ones compute the same answer from the same seed."""
+        ...
+
+    @property
     def vocab_size(self) -> int: ...
 
     @property

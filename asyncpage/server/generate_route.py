@@ -46,7 +46,7 @@ async def generate(request: web.Request, dialect: Dialect) -> web.StreamResponse
         log.debug("fields.ignored", request_id=request[REQUEST_ID], count=len(call.ignored))
     constraint = await compile_call(context.engine, call)
     context.check_ready()  # and compiling too
-    head = Head(new_id(dialect.id_prefix), int(context.engine.wall()), call.model)
+    head = Head(new_id(dialect.id_prefix), int(context.engine.wall()), call.model, context.engine.fingerprint)
     options = replace(call.options, label=head.id, constraint=constraint)
     exchange = Exchange(context.engine, call, options, context.metrics)
     context.open_calls.add(exchange)

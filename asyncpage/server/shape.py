@@ -16,14 +16,21 @@ from asyncpage.messages import Finish, LogprobEntry, Prompt
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What every chunk of an answer has in common."""
+    """What every chunk of an answer has in common. `fingerprint`: of all that computes it."""
 
     id: str
     created: int
     model: str
+    fingerprint: str | None = None
 
     def to_json(self, kind: str) -> dict[str, Any]:
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+        }
 
 
 @dataclass(slots=True)

@@ -77,6 +77,7 @@ class EchoEngine:
         self.on_death: Callable[[str], None] = lambda reason: None
         self.state = "ready"
         self.model_names: tuple[str, ...] = ("echo", "org/alias")
+        self.fingerprint = "fp_echo"
         self.vocab_size = VOCAB
         self.tokens = Letters()
         self.tokenizer_info: dict[str, object] = {"bos_token": None, "eos_token": "<end>", "chat_template": "{{ 1 }}"}

@@ -127,7 +127,8 @@ def test_logprobs_are_a_number_and_echo_wants_them_of_the_prompt_too() -> None:
     ("fields", "param"),
     [
         ({"suffix": "x"}, "suffix"),
-        ({"best_of": 2}, "best_of"),
+        ({"best_of": 2, "stream": True}, "best_of"),
+        ({"best_of": 17}, "best_of"),
         ({"best_of": 10**6}, "best_of"),
         ({"best_of": 1, "n": 2}, "best_of"),
         ({"best_of": 0}, "best_of"),
@@ -142,6 +143,16 @@ def test_logprobs_are_a_number_and_echo_wants_them_of_the_prompt_too() -> None:
 def test_what_cannot_be_done_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
     failure = refusal(prompt="a", **fields)
     assert (failure.status, failure.param) == (400, param)
+
+
+def test_more_choices_may_be_drawn_than_are_shown() -> None:
+    call = ask(prompt=["a", "b"], n=2, best_of=3)
+    assert (call.sampling.n, call.shown, call.choices, call.sampling.logprobs) == (3, 2, 6, 0)
+    for fields in ({}, {"best_of": 1}, {"best_of": 3, "n": 3}):
+        assert (ask(prompt="a", **fields).shown, ask(prompt="a", **fields).sampling.logprobs) == (None, None)
+    assert ask(prompt="a", best_of=2, logprobs=4).output.logprobs == 4
+    assert ask(prompt="a", best_of=2).output.logprobs is None
+    assert refusal(prompt=["a"] * 6, best_of=3).param == "prompt"
 
 
 def test_special_tokens_around_a_text_can_be_left_out() -> None:

@@ -45,7 +45,7 @@ async def test_a_chat_answer_has_the_published_shape(site) -> None:
             "total_tokens": prompt_tokens + completion_tokens,
             "prompt_tokens_details": {"cached_tokens": 0},
         },
-        "system_fingerprint": None,
+        "system_fingerprint": "fp_echo",
     }
 
 
@@ -114,6 +114,27 @@ async def test_the_index_of_a_choice_is_prompt_times_n_plus_choice(site) -> None
     assert body["usage"]["prompt_tokens"] == 6
     found = await site.stream("/v1/completions", prompt=[[97, 98], [120]], n=2)
     assert [joined(found, index) for index in range(4)] == ["ab", "ba", "x", "x"]
+
+
+async def test_the_most_likely_of_several_choices_are_shown_and_all_are_billed(site) -> None:
+    # The choices are the prompt turned left by 0 to 3 bytes, cut after two: "hd", "dc", "cb" and "bh". A byte b has
+    # the logprob -(1 + b % 4) / 4, so their means are -0.25, -0.625, -0.875 and -0.5.
+    asked = {"prompt": "hdcb", "max_tokens": 2, "n": 2, "best_of": 4}
+    body = await site.complete(**asked)
+    assert [(choice["index"], choice["text"]) for choice in body["choices"]] == [(0, "hd"), (1, "bh")]
+    assert body["choices"][0]["logprobs"] is None
+    assert body["usage"]["completion_tokens"] == 8
+    reverse = await site.complete(**{**asked, "prompt": ["bcdh", "hdcb"], "n": 1, "logprobs": 1})
+    assert [(choice["index"], choice["text"]) for choice in reverse["choices"]] == [(0, "dh"), (1, "hd")]
+    assert reverse["choices"][0]["logprobs"]["token_logprobs"] == [-0.25, -0.25]
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+async def test_every_chunk_and_answer_tells_what_computed_it(site, path: str) -> None:
+    asked = {"prompt": "ab"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "ab"}]}
+    found = await site.stream(path, **asked)
+    assert {chunk["system_fingerprint"] for chunk in found} == {"fp_echo"}
+    assert (await site.post(path, asked))[1]["system_fingerprint"] == "fp_echo"
 
 
 @pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {"continuous_usage_stats": True}])
