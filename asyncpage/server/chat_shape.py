@@ -13,7 +13,7 @@ from typing import Any
 from asyncpage.messages import Finish, LogprobEntry
 from asyncpage.server.call import Output
 from asyncpage.server.logprob_shape import chat_logprobs, prompt_logprobs
-from asyncpage.server.shape import Collected
+from asyncpage.server.shape import Collected, prompt_ids
 from asyncpage.text.token_logprobs import TokenTable
 
 
@@ -67,10 +67,12 @@ class ChatShape:
         return choice
 
     def extras(self, choices: Sequence[Collected]) -> dict[str, Any]:
-        most = self._output.prompt_logprobs
-        return (
-            {} if most is None else {"prompt_logprobs": prompt_logprobs(choices[0].prompt_entries, most, self._table)}
-        )
+        output, first, extras = self._output, choices[0], dict[str, Any]()
+        if output.prompt_logprobs is not None:
+            extras["prompt_logprobs"] = prompt_logprobs(first.prompt_entries, output.prompt_logprobs, self._table)
+        if output.return_token_ids:
+            extras["prompt_token_ids"] = prompt_ids(first.prompt)
+        return extras
 
     def _logprobs(self, entries: Sequence[LogprobEntry]) -> dict[str, Any] | None:
         most = self._output.logprobs

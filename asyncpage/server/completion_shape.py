@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from asyncpage.messages import Finish, LogprobEntry, TokenPrompt
+from asyncpage.messages import Finish, LogprobEntry
 from asyncpage.server.call import Output
 from asyncpage.server.logprob_shape import CompletionLogprobs, prompt_logprobs
-from asyncpage.server.shape import Collected
+from asyncpage.server.shape import Collected, prompt_ids
 from asyncpage.text.token_logprobs import TokenTable
 
 
@@ -69,11 +67,7 @@ class CompletionShape:
             choice["prompt_logprobs"] = prompt_logprobs(collected.prompt_entries, output.prompt_logprobs, self._table)
         if output.return_token_ids:
             choice["token_ids"] = collected.token_ids
-            prompt = collected.prompt
-            # The ids of a text prompt stay with the tokenizer.
-            choice["prompt_token_ids"] = (
-                np.frombuffer(prompt.tokens, dtype="<i4").tolist() if isinstance(prompt, TokenPrompt) else None
-            )
+            choice["prompt_token_ids"] = prompt_ids(collected.prompt)
         return choice
 
     def extras(self, choices: Sequence[Collected]) -> dict[str, Any]:

@@ -11,14 +11,17 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import numpy as np
 import structlog
 from aiohttp import web
 
 from asyncpage.errors import Failure, RequestError
-from asyncpage.messages import Finish
+from asyncpage.messages import Finish, TokenPrompt
+from asyncpage.server.call import Call
 from asyncpage.server.call_fields import Setting
 from asyncpage.server.context import CONTEXT, REQUEST_ID, Context
 from asyncpage.server.dialect import Dialect
+from asyncpage.server.engine_port import Engine
 from asyncpage.server.event_stream import EventStream
 from asyncpage.server.exchange import Exchange
 from asyncpage.server.failure import internal_failure
@@ -45,7 +48,9 @@ async def generate(request: web.Request, dialect: Dialect) -> web.StreamResponse
         context.metrics.fields_ignored(len(call.ignored))
         log.debug("fields.ignored", request_id=request[REQUEST_ID], count=len(call.ignored))
     constraint = await compile_call(context.engine, call)
-    context.check_ready()  # and compiling too
+    if call.output.return_token_ids:
+        call = replace(call, prompts=await _as_ids(context.engine, call))
+    context.check_ready()  # both may have taken a while
     head = Head(new_id(dialect.id_prefix), int(context.engine.wall()), call.model, context.engine.fingerprint)
     options = replace(call.options, label=head.id, constraint=constraint)
     exchange = Exchange(context.engine, call, options, context.metrics)
@@ -110,6 +115,16 @@ async def _stream(
     finally:
         stream.stop()
     return await stream.close(writer.last_events())
+
+
+async def _as_ids(engine: Engine, call: Call) -> tuple[TokenPrompt, ...]:
+    """The call's prompts as the ids that run, which its answer shows. Errors: `RequestError` as when it ran."""
+    keep = call.options.truncate_prompt_tokens
+    found = []
+    for prompt in call.prompts:
+        ids = np.asarray(await engine.tokenize(prompt), dtype="<i4")
+        found.append(TokenPrompt((ids if keep is None else ids[-keep:]).tobytes()))
+    return tuple(found)
 
 
 def read_setting(context: Context, arrived: float) -> Setting:

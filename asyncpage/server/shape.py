@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from asyncpage.messages import Finish, LogprobEntry, Prompt
+import numpy as np
+
+from asyncpage.messages import Finish, LogprobEntry, Prompt, TokenPrompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,13 @@ class Collected:
     entries: list[LogprobEntry] = field(default_factory=list)
     prompt_entries: list[LogprobEntry] = field(default_factory=list)
     finish: Finish | None = None
+
+
+def prompt_ids(prompt: Prompt) -> list[int]:
+    """The ids of a prompt whose call shows them: the route has made it one of ids."""
+    assert isinstance(prompt, TokenPrompt)
+    ids: list[int] = np.frombuffer(prompt.tokens, dtype="<i4").tolist()
+    return ids
 
 
 class Shape(Protocol):

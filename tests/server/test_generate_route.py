@@ -246,13 +246,23 @@ async def test_chat_logprobs_streamed_are_those_collected(site) -> None:
     assert joined(found) == content
 
 
+@pytest.mark.parametrize(("keep", "shown"), [(None, [104, 195, 169]), (2, [195, 169])])
+async def test_the_ids_of_a_text_prompt_are_shown_as_they_ran(site, keep: int | None, shown: list[int]) -> None:
+    for prompt in ("h\u00e9", [104, 195, 169]):
+        body = await site.complete(prompt=prompt, return_token_ids=True, truncate_prompt_tokens=keep, max_tokens=1)
+        assert body["choices"][0]["prompt_token_ids"] == shown
+        assert body["usage"]["prompt_tokens"] == len(shown)
+    chat = await site.chat("h\u00e9", return_token_ids=True, max_tokens=1)
+    assert bytes(chat["prompt_token_ids"]).decode() == "user: h\u00e9\n"
+
+
 async def test_token_ids_and_prompt_logprobs_are_shown_when_asked(site) -> None:
     choice = (await site.complete(prompt=[97, 98], return_token_ids=True, prompt_logprobs=1))["choices"][0]
     assert choice["token_ids"] == [97, 98, 256]
     assert choice["prompt_token_ids"] == [97, 98]
     assert choice["prompt_logprobs"] == [None, {"98": {"logprob": -0.75, "rank": 1, "decoded_token": "b"}}]
     chat = await site.chat("ab", return_token_ids=True, prompt_logprobs=0)
-    assert chat["choices"][0]["token_ids"] == [97, 98, 256]
+    assert chat["choices"][0]["token_ids"] == [*b"user: ab\n", 256]  # the fake says all of a prompt that came as ids
     assert len(chat["prompt_logprobs"]) == chat["usage"]["prompt_tokens"]
     found = await site.stream("/v1/completions", prompt="ab", return_token_ids=True)
     assert [chunk["choices"][0].get("token_ids") for chunk in found] == [[97], [98], [256], None]
