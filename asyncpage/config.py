@@ -190,6 +190,8 @@ class ServerConfig:
     port: int = setting(8000, "TCP port; 0 takes a free one and prints it")
     uds: str | None = setting(None, "a Unix socket path, instead of host and port")
     api_key: tuple[str, ...] = setting((), "keys that open the API; repeat for several")
+    ssl_certfile: str | None = setting(None, "a PEM file with the server's certificate chain: HTTPS instead of HTTP")
+    ssl_keyfile: str | None = setting(None, "a PEM file with the certificate's key, where it is not in --ssl-certfile")
     allowed_hosts: tuple[str, ...] = setting((), "Host headers to accept beside the listening address and localhost")
     allowed_origins: tuple[str, ...] = setting((), "web origins that may call the API (CORS); none by default")
     max_body_bytes: int = setting(32 * 1024 * 1024, "largest request body", unit="bytes")
@@ -219,3 +221,7 @@ class ServerConfig:
             raise UsageError("--drain-timeout-s must be 0 or more")
         if any(not key for key in self.api_key):
             raise UsageError("--api-key must not be empty")
+        if self.ssl_keyfile is not None and self.ssl_certfile is None:
+            raise UsageError("--ssl-keyfile is the key of a certificate; give that with --ssl-certfile")
+        if self.ssl_certfile is not None and self.uds is not None:
+            raise UsageError("--uds needs no TLS: only this user can reach it; leave --ssl-certfile out")

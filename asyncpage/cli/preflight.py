@@ -20,6 +20,7 @@ from asyncpage.errors import UsageError
 from asyncpage.formats.gguf import MAGIC, GGUFFile
 from asyncpage.formats.safetensors_folder import SafetensorsFolder
 from asyncpage.machine import Memory, read_memory
+from asyncpage.server.tls import load_tls
 from asyncpage.store import resolve_model
 
 # The interpreter, torch itself and one step's activations, beside weights and KV cache.
@@ -46,10 +47,12 @@ def check_engine(config: EngineConfig, *, is_torch_here: bool | None = None, mem
 
 
 def check_address(config: ServerConfig) -> None:
-    """Refuse a port or socket path that cannot be listened on, by listening on it for a moment.
+    """Refuse a certificate that cannot be used, and a port or socket path that cannot be listened on, by listening on
+    it for a moment.
 
     Errors: `UsageError`.
     """
+    load_tls(config)
     if config.uds is not None:
         _check_socket_path(Path(config.uds))
         return

@@ -24,6 +24,7 @@ from asyncpage.server.app import create_app
 from asyncpage.server.connection import Runner
 from asyncpage.server.context import CONTEXT
 from asyncpage.server.engine_port import Engine
+from asyncpage.server.tls import load_tls
 
 log = structlog.get_logger("asyncpage.server")
 
@@ -41,11 +42,12 @@ class HttpServer:
         self._config = config
         self._context = app[CONTEXT]
         self._runner = Runner(app, shutdown_timeout=LAST_WORDS_S)
+        self._tls = load_tls(config)
         self._url: str | None = None
 
     @property
     def url(self) -> str:
-        """Where to reach it, once started: `http://host:port`, or `unix:path`."""
+        """Where to reach it, once started: `http://host:port`, `https://host:port` or `unix:path`."""
         return self._url or ""
 
     async def start(self) -> None:
@@ -56,10 +58,10 @@ class HttpServer:
             if config.uds is not None:
                 self._url = await self._listen_unix(config.uds)
             else:
-                site = web.TCPSite(self._runner, config.host, config.port, backlog=1024)
+                site = web.TCPSite(self._runner, config.host, config.port, backlog=1024, ssl_context=self._tls)
                 await site.start()
                 host = f"[{config.host}]" if ":" in config.host else config.host
-                self._url = f"http://{host}:{site.port}"
+                self._url = f"{'http' if self._tls is None else 'https'}://{host}:{site.port}"
         except OSError as error:
             await self._runner.cleanup()
             where = config.uds or f"{config.host}:{config.port}"
