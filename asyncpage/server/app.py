@@ -19,6 +19,7 @@ from asyncpage.server.message_routes import count_tokens, messages
 from asyncpage.server.metrics import Metrics
 from asyncpage.server.model_routes import get_model, list_models
 from asyncpage.server.openai_routes import chat_completions, completions
+from asyncpage.server.openapi.routes import document_handler, page_handlers
 from asyncpage.server.pace import Pace
 from asyncpage.server.response_routes import responses
 from asyncpage.server.site_check import SiteCheck
@@ -52,11 +53,13 @@ def create_app(engine: Engine, config: ServerConfig) -> web.Application:
     router.add_get("/load", load)
     router.add_get("/version", version)
     router.add_get("/metrics", metrics)
+    router.add_get("/openapi.json", document_handler())
     router.add_post("/admin/reset_prefix_cache", reset_prefix_cache)
     router.add_get("/debug/why/{id}", why)
     router.add_get("/events/kv", kv_events, allow_head=False)
     public = [router.add_get("/health", health)]
     public += [router.add_get(path, page_handler(file, kind)) for path, file, kind in PAGE_FILES]
+    public += [router.add_get(path, handler) for path, handler in page_handlers()]
     gate = Gate(SiteCheck(config), ApiKeys(config.api_key), frozenset(route.resource for route in public))
     app.middlewares.append(gate.middleware())
     app.on_response_prepare.append(gate.add_headers)
