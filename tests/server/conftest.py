@@ -245,7 +245,7 @@ class EchoEngine:
                 )
                 run.sink.prompt_logprobs(run.request, entries)
             if run.options.echo:
-                run.sink.text(run.request, run.prompt.decode(), (), None)
+                run.sink.text(run.request, run.prompt.decode(errors="replace"), (), None)
         room = self.max_model_len - len(run.prompt)
         limit = room if sampling.max_tokens is None else min(room, sampling.max_tokens)
         if run.done >= limit:
