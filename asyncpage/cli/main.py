@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import asyncpage
-from asyncpage.cli import backends, bench, chat, doctor, fetch, generate, replay, serve, simulate
+from asyncpage.cli import backends, bench, chat, doctor, fetch, generate, replay, run_batch, serve, simulate
 from asyncpage.cli.command import Command
 from asyncpage.cli.settings import nearest
 from asyncpage.errors import ActorDied, AsyncpageError, UsageError
@@ -28,6 +28,7 @@ COMMANDS: tuple[Command, ...] = (
     serve.COMMAND,
     generate.COMMAND,
     chat.COMMAND,
+    run_batch.COMMAND,
     fetch.COMMAND,
     backends.COMMAND,
     doctor.COMMAND,

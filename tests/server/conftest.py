@@ -143,6 +143,12 @@ class EchoEngine:
             },
         }
 
+    async def reset_prefix_cache(self) -> int:
+        return 0
+
+    async def why(self, label: str) -> Mapping[str, object] | None:
+        return None
+
     async def drain(self, timeout_s: float) -> bool:
         self.state = "draining"
         self._changed.set()
