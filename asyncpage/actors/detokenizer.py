@@ -188,7 +188,12 @@ class DetokenizerActor(Actor):
         assert end is not None
         is_named = end.stop_token is not None and end.stop_token in answer.expect.sampling.stop_token_ids
         return Finish(
-            request, end.reason, *counts, stop_reason=end.stop_token if is_named else None, failure=end.failure
+            request,
+            end.reason,
+            *counts,
+            stop_reason=end.stop_token if is_named else None,
+            failure=end.failure,
+            embedding=end.embedding,
         )
 
     def _send(self, texts: Texts) -> None:

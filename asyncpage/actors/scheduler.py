@@ -185,7 +185,7 @@ class Scheduler(Actor):
             self._frontends[frontend_of(sequence.request)].send(Accepted(sequence.request, sequence.prompt_tokens))
             echo = admit.tokens if admit.options.echo else b""
             self._detokenizer.send(Expect(sequence.request, sequence.sampling, sequence.prompt_tokens, echo))
-            if sequence.is_complete and not (sequence.wants_prompt_logprobs and sequence.prompt_tokens > 1):
+            if sequence.is_complete and not sequence.is_silent:
                 self._end(sequence, "length")
             elif admit.options.deadline is not None:
                 delay_s = max(0.0, admit.options.deadline - self._clock.now())
@@ -222,13 +222,29 @@ class Scheduler(Actor):
             self._end(sequence, "error", failure=failure)
 
     def _end(
-        self, sequence: Sequence, reason: FinishReason, *, stop_token: int | None = None, failure: Failure | None = None
+        self,
+        sequence: Sequence,
+        reason: FinishReason,
+        *,
+        stop_token: int | None = None,
+        failure: Failure | None = None,
+        embedding: bytes = b"",
     ) -> None:
         """The one end that the scheduler gives a request."""
-        self._ends.append(End(sequence.request, reason, stop_token, failure))
+        self._ends.append(End(sequence.request, reason, stop_token, failure, embedding))
         if reason in ("stop", "length"):
             self._pace.finished(self._clock.now())
         self._leave(sequence)
+
+    def _end_silent(self, sequence: Sequence, embedding: bytes | None) -> None:
+        """Its prompt is computed, and what that tells has come; a vector that was asked for is part of the end."""
+        if sequence.options.pooling is None:
+            self._end(sequence, "length")
+        elif embedding is not None:
+            self._end(sequence, "stop", embedding=embedding)
+        else:
+            text = "the executor computed the prompt and brought no embedding of it"
+            self._end(sequence, "error", failure=Failure(500, text, "internal_error"))
 
     def _leave(self, sequence: Sequence, tokens: int | None = None) -> None:
         """Forget a request that is over, of which the first `tokens` count: give back row, blocks and timer."""
@@ -274,7 +290,7 @@ class Scheduler(Actor):
                 self._end(over.sequence, "length" if over.stop_token is None else "stop", stop_token=over.stop_token)
         for sequence in returned.silent:
             if sequence.row >= 0:
-                self._end(sequence, "length")
+                self._end_silent(sequence, returned.embeddings.get(sequence.request))
         self._flush(
             returned.requests, returned.counts, returned.tokens, returned.logprobs, tuple(returned.prompt_logprobs)
         )

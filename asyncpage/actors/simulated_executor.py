@@ -19,7 +19,7 @@ from asyncpage.actors.base import ExecutorEnd
 from asyncpage.clock import Clock, Timer
 from asyncpage.core.step_latency import StepLatency, chunk_pairs
 from asyncpage.errors import ProtocolError, UnknownMessage
-from asyncpage.messages import EMPTY, Float32, Handshake, Int32, Logprobs, NewRow, Shutdown, Step, StepDone
+from asyncpage.messages import EMPTY, Float32, Handshake, Int32, Logprobs, NewRow, Pooled, Shutdown, Step, StepDone
 from asyncpage.pipes.mailbox import Address
 
 _NEVER = 1 << 30  # known tokens of a row that must not sample
@@ -58,6 +58,7 @@ class SimulatedExecutor(ExecutorEnd):
         self._last_rows = 0
         self._epoch = 0
         self._failed: list[tuple[int, str]] = []
+        self._pooled: list[Pooled] = []
         self._batch: Int32 = EMPTY  # rows of the last step, if every one of them sampled
         self._seen_counts: Int32 = EMPTY  # counts that were looked at and found to be ones
         self._ones: Int32 = EMPTY
@@ -152,11 +153,24 @@ class SimulatedExecutor(ExecutorEnd):
                 row = int(rows[left.argmin()])
                 raise ProtocolError(f"a step computes row {row} up to a token that it does not know")
             rows, known = rows[left == 0], known[left == 0]
+        if self._to_pool:
+            rows, known = self._pool(rows, known)
         known += 1
         self._known[rows] = known
         self._draws = self._keys.take(rows)
         self._draws += known.astype(np.uint64)
         return rows
+
+    def _pool(self, rows: Int32, known: Int32) -> tuple[Int32, Int32]:
+        """Of rows that have caught up, those that sample; the others' vectors are made up here."""
+        samples = np.ones(len(rows), dtype=np.bool_)
+        for at, row in enumerate(rows.tolist()):
+            if (key := self._to_pool.pop(row, None)) is not None:
+                samples[at] = False
+                self._known[row] = _NEVER
+                turn = 2 * np.pi * key / 2**32
+                self._pooled.append(Pooled(row, np.array([np.cos(turn), np.sin(turn)], dtype="<f4").tobytes()))
+        return rows[samples], known[samples]
 
     def _answer_with(self, step: Step, rows: Int32) -> None:
         """Answer `step`, in which `rows` sampled, now or when its time has passed."""
@@ -173,8 +187,11 @@ class SimulatedExecutor(ExecutorEnd):
         failed: tuple[tuple[int, str], ...] = ()
         if self._failed:
             failed, self._failed = tuple(self._failed), []
+        pooled, self._pooled = tuple(self._pooled), []
         if not len(rows):
-            return StepDone(step.number, step.epoch, EMPTY, EMPTY, EMPTY, failed=failed, elapsed_us=elapsed_us)
+            return StepDone(
+                step.number, step.epoch, EMPTY, EMPTY, EMPTY, failed=failed, elapsed_us=elapsed_us, pooled=pooled
+            )
         # The upper half of a product spreads a 31-bit number evenly over the choice, without a division.
         drawn = self._draws * _ODD
         self._draws += _ONE
@@ -184,7 +201,7 @@ class SimulatedExecutor(ExecutorEnd):
         tokens = drawn.astype(np.int32)
         tokens += self._first_token
         logprobs = self._logprobs(tokens) if self._most_logprobs >= 0 else None
-        return StepDone(step.number, step.epoch, rows, self._ones, tokens, logprobs, (), failed, elapsed_us)
+        return StepDone(step.number, step.epoch, rows, self._ones, tokens, logprobs, (), failed, elapsed_us, pooled)
 
     def _logprobs(self, tokens: Int32) -> Logprobs:
         """The chosen token is the most likely one; those behind it in the vocabulary follow, each half as likely."""
@@ -207,6 +224,7 @@ class SimulatedExecutor(ExecutorEnd):
         self._keys: NDArray[np.uint64] = np.zeros(rows, dtype=np.uint64)
         self._asked: dict[int, int] = {}  # rows that want logprobs, and how many
         self._widths: dict[int, int] = {}  # how many rows want so many
+        self._to_pool: dict[int, int] = {}  # rows whose vector is to come, and what it is drawn from
 
     def _change_rows(self, step: Step) -> None:
         if step.epoch > self._epoch:
@@ -215,6 +233,8 @@ class SimulatedExecutor(ExecutorEnd):
         if self._asked:
             for row in step.removed.tolist():
                 self._asks(row, None)
+        for row in step.removed.tolist() if self._to_pool else ():
+            self._to_pool.pop(row, None)
         for new in step.added:
             self._add(new)
         self._most_logprobs = max(self._widths, default=-1)
@@ -230,6 +250,8 @@ class SimulatedExecutor(ExecutorEnd):
         self._computed[row] = new.computed
         key = crc32(new.tokens[: 4 * new.prompt_tokens]) if sampling.temperature == 0 else new.seed
         self._keys[row] = (key * int(_ODD)) & 0xFFFFFFFFFFFFFFFF
+        if new.pooling is not None:
+            self._to_pool[row] = crc32(new.tokens)
         for is_asked, refusal in (
             (sampling.prompt_logprobs is not None, _NO_PROMPT_LOGPROBS),
             (new.constraint is not None, _NO_GRAMMAR),

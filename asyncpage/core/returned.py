@@ -7,6 +7,7 @@ INVARIANT: `requests`, `counts`, `tokens` and `logprobs` hold accepted tokens on
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
@@ -67,6 +68,7 @@ class Lane:
             or len(done.tokens) != len(self.rows)
             or done.failed
             or done.prompt_logprobs
+            or done.pooled
         ):
             return False
         if done.rows is not self.named_rows:
@@ -88,7 +90,8 @@ class Over:
 class Returned:
     """`requests`, one a row; `counts` [R]; `tokens` [sum counts]; `logprobs` aligned with them.
 
-    `silent`: sequences that asked for their prompt's logprobs alone and have them.
+    `silent`: sequences that ran for what their prompt tells and have been through it. `embeddings`: what pooled rows
+    brought.
     """
 
     record: StepRecord
@@ -100,6 +103,7 @@ class Returned:
     failed: Items[tuple[Sequence, str]] = ()
     prompt_logprobs: Items[tuple[RequestId, PromptLogprobs]] = ()
     silent: Items[Sequence] = ()
+    embeddings: Mapping[RequestId, bytes] = field(default_factory=dict)
 
 
 def take_positions(logprobs: Logprobs | None, places: Int64) -> Logprobs | None:

@@ -25,10 +25,11 @@ from asyncpage.core.end_tokens import EndTokens, is_any
 from asyncpage.core.policy import Policy, VictimPolicy
 from asyncpage.core.returned import Int64, Lane, Over, Returned, StepRecord, cut_at_ends, take_positions
 from asyncpage.core.row_order import RowOrder
+from asyncpage.core.row_requests import RowRequests
 from asyncpage.core.row_tokens import RowTokens
 from asyncpage.core.sequence import Sequence
 from asyncpage.errors import ProtocolError
-from asyncpage.messages import EMPTY, Admission, Int32, PromptLogprobs, RequestId, StepDone
+from asyncpage.messages import Admission, Int32, PromptLogprobs, RequestId, StepDone
 
 
 class Running:
@@ -52,17 +53,17 @@ class Running:
         self._computed: Int32 = np.zeros(rows, dtype=np.int32)
         self._accepted: Int32 = np.zeros(rows, dtype=np.int32)  # tokens that were seen
         self._limit: Int32 = np.zeros(rows, dtype=np.int32)
-        self._last: Int32 = np.zeros(rows, dtype=np.int32)  # most tokens to compute: nothing comes after the limit's
+        self._last: Int32 = np.zeros(rows, dtype=np.int32)  # most tokens to compute
         self._settled: Int32 = np.zeros(rows, dtype=np.int32)  # computed by steps that are back
         self._priority: Int32 = np.zeros(rows, dtype=np.int32)
         self._admitted: Int64 = np.zeros(rows, dtype=np.int64)  # the how-manieth admission it was
         self._lives: Int64 = np.zeros(rows, dtype=np.int64)
-        self._requests_by_row: Int64 = np.zeros(rows, dtype=np.int64)
+        self._requests = RowRequests(rows)
         self._began: list[int] = [0] * rows  # tokens that the sequence itself holds
         self._end_tokens = EndTokens(vocab_size)
         self._occupants: list[Sequence | None] = [None] * rows
         self._free = list(range(rows))
-        self._silent: set[int] = set()  # rows that are there for their prompt's logprobs alone
+        self._silent: set[int] = set()  # rows that are there for what their prompt tells alone
         self._order = RowOrder(rows)
         self._membership = 0
         self._admissions = 0
@@ -70,7 +71,6 @@ class Running:
         self._wants: tuple[bytes, Int32, int] = (b"", self.no_wants, 0)  # the last wants, and their sum
         # The last counts as a list and as a column, and which of its entries are not 0.
         self._advance: tuple[Int32 | None, Int32, NDArray[np.bool_]] = (None, self.no_wants, self.no_wants > 0)
-        self._names: tuple[Int32, int, tuple[RequestId, ...]] = (EMPTY, 0, ())
 
     def __len__(self) -> int:
         return len(self._occupants) - len(self._free)
@@ -108,8 +108,7 @@ class Running:
     def wants(self, most: int = 0) -> tuple[Int32, int]:
         """Tokens each row has to compute [rows]: known - computed, and their sum.
 
-        The last token a row may have is never computed: nothing comes after it. `most` clips what one row may ask
-        for, 0 does not. The same array as the last time while nothing differs.
+        `most` clips what one row may ask for, 0 does not. The same array as the last time while nothing differs.
         """
         self._write_down()
         wants = np.minimum(self._known, self._last)
@@ -149,7 +148,7 @@ class Running:
         caught_up = self._computed == self._known
         caught_up &= runs
         self._known += caught_up
-        self._lane = Lane(rows, column, self._requests(rows), rows) if is_first_of_many else None
+        self._lane = Lane(rows, column, self._who(rows), rows) if is_first_of_many else None
         self._record(number, epoch, rows, column, 0)
 
     @property
@@ -201,7 +200,7 @@ class Running:
             self._free.remove(row)
             heapq.heapify(self._free)
         self._occupants[row] = sequence
-        self._requests_by_row[row] = sequence.request
+        self._requests.put(row, sequence.request)
         self._changed(row)
         self._order.add(row, self._policy.key(sequence))
         self._admissions += 1
@@ -210,7 +209,7 @@ class Running:
         self._known[row] = self._accepted[row] = known
         self._computed[row] = self._settled[row] = admission.computed
         self._limit[row] = sequence.limit
-        self._last[row] = sequence.limit - 1
+        self._last[row] = sequence.most_computed
         self._priority[row] = sequence.options.priority
         self._admitted[row] = self._admissions
         self._end_tokens.add(sequence.end_token_ids)
@@ -311,7 +310,7 @@ class Running:
             tokens, logprobs = tokens[places], take_positions(logprobs, places)
         return Returned(
             record=record,
-            requests=self._requests(rows),
+            requests=self._who(rows),
             counts=counts,
             tokens=tokens,
             logprobs=logprobs,
@@ -319,6 +318,11 @@ class Running:
             failed=[(self.occupant(row), reason) for row, reason in done.failed if self._is_served(record, row)],
             prompt_logprobs=self._prompt_logprobs(record, done.prompt_logprobs),
             silent=[self.occupant(row) for row in self._silent if self._settled[row] >= self._last[row]],
+            embeddings={
+                self.occupant(part.row).request: part.embedding
+                for part in done.pooled
+                if self._is_served(record, part.row)
+            },
         )
 
     def progress(self, record: StepRecord) -> dict[RequestId, int]:
@@ -390,10 +394,5 @@ class Running:
                 told.append((sequence.request, part))
         return told
 
-    def _requests(self, rows: Int32) -> tuple[RequestId, ...]:
-        """Who lives in these rows; the same tuple while rows and lives are the same."""
-        same_rows, membership, requests = self._names
-        if membership != self._membership or not (same_rows is rows or np.array_equal(same_rows, rows)):
-            requests = tuple(self._requests_by_row.take(rows).tolist())
-        self._names = (rows, self._membership, requests)
-        return requests
+    def _who(self, rows: Int32) -> tuple[RequestId, ...]:
+        return self._requests.of(rows, self._membership)

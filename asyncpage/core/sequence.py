@@ -50,8 +50,21 @@ class Sequence:
 
     @property
     def _must_see_prompt(self) -> bool:
-        """Log-probabilities of its prompt are still to come, so the prompt must be computed."""
+        """What the states of its whole prompt tell is still to come, so the prompt must be computed."""
+        if self.options.pooling is not None:
+            return self.options.pooling.kind != "last"
         return self.wants_prompt_logprobs and self.reported < self.prompt_tokens
+
+    @property
+    def is_silent(self) -> bool:
+        """It makes no token, and must run all the same for what its prompt tells."""
+        has_more = self.wants_prompt_logprobs and self.prompt_tokens > 1  # a first token has no log-probability
+        return self.is_complete and (self.options.pooling is not None or has_more)
+
+    @property
+    def most_computed(self) -> int:
+        """Tokens to compute at most: nothing comes after the last that it may have, unless its state is wanted."""
+        return self.limit if self.options.pooling is not None else self.limit - 1
 
     @property
     def is_complete(self) -> bool:
@@ -71,14 +84,11 @@ class Sequence:
         return Prefix(self.root, self.tokens.tobytes(), self.names)
 
     def as_candidate(self) -> Candidate:
-        """What the KV manager needs to let it in, the same until it has run.
-
-        The last token that it may have is never computed: nothing comes after it.
-        """
+        """What the KV manager needs to let it in, the same until it has run."""
         if self.candidate is None:
             self.candidate = Candidate(
                 request=self.request,
-                known=min(len(self.tokens), self.limit - 1),
+                known=min(len(self.tokens), self.most_computed),
                 prefix=self.prefix,
                 read_cache=self.options.use_cache and not self._must_see_prompt,
                 feed_cache=self.options.use_cache,
@@ -100,6 +110,7 @@ class Sequence:
             end_token_ids=self.end_token_ids,
             bad_word_ids=self.bad_word_ids,
             constraint=self.options.constraint,
+            pooling=self.options.pooling,
         )
 
 

@@ -36,7 +36,7 @@ class PersistentBatch:
     """Columns over rows; a row number is an index into all of them.
 
     `tokens` [rows, max_model_len + 1]; `known`, `computed`, `prompts` (prompt tokens) [rows]; `tables`
-    [groups, rows, blocks a row]; `lives` and `is_out` (has failed alone, waits to be removed) [rows].
+    [groups, rows, blocks a row]; `lives` and `is_out` (has failed alone or has been pooled, waits to be removed) [rows].
     """
 
     def __init__(self, shape: BatchShape) -> None:
@@ -137,7 +137,7 @@ class PersistentBatch:
             )
 
     def chosen(self, step: Step) -> tuple[Int32, Int32]:
-        """Rows and counts of `step` that are to be computed: all but those that have failed alone.
+        """Rows and counts of `step` that are to be computed: all but those that are out.
 
         Errors: `ProtocolError` when they do not fit the rows or the limits of a step.
         """

@@ -19,6 +19,7 @@ from asyncpage.executor import logprobs
 from asyncpage.executor.attention import PagedAttention
 from asyncpage.executor.batch import BatchShape, PersistentBatch
 from asyncpage.executor.inputs import InputBuffers, Inputs
+from asyncpage.executor.pooler import Pooler
 from asyncpage.executor.prompt_logprobs import NOT_NUMBERS, PromptMeter
 from asyncpage.executor.sampler import Sampled, Sampler, join
 from asyncpage.messages import (
@@ -29,6 +30,7 @@ from asyncpage.messages import (
     LearnVocabulary,
     Logprobs,
     NewRow,
+    Pooled,
     PromptLogprobs,
     Step,
     StepDone,
@@ -53,6 +55,7 @@ class ModelRunner:
         self._epoch = -1
         self._slice = max(1, LOGITS_BYTES // (4 * model.vocab_size))
         self._prompts = PromptMeter(model.logits, self._slice)
+        self._pooler = Pooler()
 
     def execute(self, step: Step) -> StepDone:
         """Do one step. Errors: `ProtocolError` when it does not fit the rows; whatever the model raises."""
@@ -67,15 +70,17 @@ class ModelRunner:
             prompt_logprobs, not_numbers = self._prompts.measure(self._batch, rows, counts, inputs.starts, hidden_TE)
             self._batch.is_out[list(not_numbers)] = True
             failed |= dict.fromkeys(not_numbers, NOT_NUMBERS)
+            pooled, not_pooled = self._pooler.pool(self._batch, rows, counts, inputs.starts, hidden_TE)
+            failed |= not_pooled
             self._batch.advance(rows, counts)
             caught_up = np.flatnonzero(self._batch.computed[rows] == self._batch.known[rows])
-            if failed:
+            if failed or pooled:
                 caught_up = caught_up[~self._batch.is_out[rows[caught_up]]]
             if not len(caught_up):
-                return self._done(step, started, prompt_logprobs=prompt_logprobs, failed=failed)
+                return self._done(step, started, prompt_logprobs=prompt_logprobs, failed=failed, pooled=pooled)
             samplers = rows[caught_up]
             sampled = self._sample(samplers, inputs.starts[caught_up + 1] - 1, hidden_TE)
-            return self._keep(step, started, samplers, sampled, prompt_logprobs, failed)
+            return self._keep(step, started, samplers, sampled, prompt_logprobs, failed, pooled)
 
     def learn(self, lesson: LearnVocabulary | LearnGrammar) -> None:
         """Take what rows of later steps may name."""
@@ -97,10 +102,12 @@ class ModelRunner:
             self._batch.clear()
             self._sampler.clear()
             self._prompts.clear()
+            self._pooler.clear()
         self._batch.remove(step.removed)
         for row in step.removed.tolist():
             self._sampler.remove(row)
             self._prompts.remove(row)
+            self._pooler.remove(row)
         failed = {}
         for new in step.added:
             reason = self._add(new)
@@ -129,6 +136,7 @@ class ModelRunner:
         if reason is None:
             self._sampler.add(new, tokens)
             self._prompts.add(new, len(tokens))
+            self._pooler.add(new)
         return reason
 
     def _forward(self, inputs: Inputs) -> torch.Tensor:
@@ -155,6 +163,7 @@ class ModelRunner:
         sampled: Sampled,
         prompt_logprobs: tuple[PromptLogprobs, ...],
         failed: dict[int, str],
+        pooled: tuple[Pooled, ...],
     ) -> StepDone:
         """Append what was sampled and answer; rows whose logits made no token are out."""
         tokens, columns = sampled.tokens, sampled.logprobs
@@ -168,7 +177,7 @@ class ModelRunner:
             columns = None if columns is None else logprobs.take(columns, np.flatnonzero(is_kept))
         self._batch.append(rows, tokens)
         self._sampler.append(rows, tokens)
-        return self._done(step, started, rows, tokens, columns, prompt_logprobs, failed)
+        return self._done(step, started, rows, tokens, columns, prompt_logprobs, failed, pooled)
 
     def _done(
         self,
@@ -179,6 +188,7 @@ class ModelRunner:
         columns: Logprobs | None = None,
         prompt_logprobs: tuple[PromptLogprobs, ...] = (),
         failed: dict[int, str] | None = None,
+        pooled: tuple[Pooled, ...] = (),
     ) -> StepDone:
         return StepDone(
             number=step.number,
@@ -190,4 +200,5 @@ class ModelRunner:
             prompt_logprobs=prompt_logprobs,
             failed=tuple((failed or {}).items()),
             elapsed_us=(time.perf_counter_ns() - started) // 1000,
+            pooled=pooled,
         )

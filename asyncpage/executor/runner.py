@@ -89,6 +89,7 @@ def load_runner(load: Load) -> ModelRunner:
         attention_backend=backend.name,
         load_ms=int((time.perf_counter() - started) * 1000),
         kv_bytes=blocks * demand.block_bytes,
+        hidden_size=model.hidden_size,
     )
     shape = BatchShape(
         groups=len(model.groups),

@@ -20,12 +20,13 @@ class Expect:
 
 @record(frozen=True, slots=True)
 class End:
-    """The scheduler ends a request. `stop_token`: the id that ended it, if one did."""
+    """The scheduler ends a request. `stop_token`: the id that ended it, if one did. `embedding`: as in `Finish`."""
 
     request: RequestId
     reason: FinishReason
     stop_token: int | None = None
     failure: Failure | None = None
+    embedding: bytes = b""
 
 
 @record(frozen=True, slots=True)

@@ -7,7 +7,16 @@ from dataclasses import field
 from typing import Any, Literal
 
 from asyncpage.core.sampling import SamplingParams
-from asyncpage.messages.values import EMPTY, EMPTY_BLOCKS, EMPTY_PAIRS, EMPTY_TRIPLES, Constraint, Int32, RequestId
+from asyncpage.messages.values import (
+    EMPTY,
+    EMPTY_BLOCKS,
+    EMPTY_PAIRS,
+    EMPTY_TRIPLES,
+    Constraint,
+    Int32,
+    Pooling,
+    RequestId,
+)
 from asyncpage.records import record
 
 
@@ -19,6 +28,7 @@ class NewRow:
     first `computed` have their KV in place. `tables`: one a group. `end_token_ids`: ids that end the request
     (masked until `sampling.min_tokens`). `seed`: of the counter-based generator. `adapter_slot` 0 is the base.
     `constraint`: the grammar that every output token follows; an executor is told of it by name, after `LearnGrammar`.
+    A row with `pooling` samples nothing: when all it knows is computed, its vector is answered.
     """
 
     row: int
@@ -33,6 +43,7 @@ class NewRow:
     bad_word_ids: tuple[tuple[int, ...], ...] = ()
     adapter_slot: int = 0
     constraint: Constraint | None = None
+    pooling: Pooling | None = None
 
 
 @record(frozen=True, slots=True, eq=False)
@@ -104,7 +115,10 @@ class LayerGroup:
 
 @record(frozen=True, slots=True)
 class Handshake:
-    """The executor has loaded: what it holds and can do. A successor must show the same `fingerprint`."""
+    """The executor has loaded: what it holds and can do. A successor must show the same `fingerprint`.
+
+    `kind`: an encoder makes vectors only, and no KV that another prompt could use. `hidden_size`: numbers in a vector.
+    """
 
     fingerprint: str
     pid: int
@@ -121,6 +135,8 @@ class Handshake:
     load_ms: int
     kv_bytes: int
     capabilities: tuple[str, ...] = ()
+    kind: Literal["decoder", "encoder"] = "decoder"
+    hidden_size: int = 0
 
 
 @record(frozen=True, slots=True)

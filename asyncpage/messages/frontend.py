@@ -40,7 +40,11 @@ class Encoded:
 
 @record(frozen=True, slots=True)
 class Finish:
-    """The one terminal outcome. `stop_reason`: the stop string or token id that matched."""
+    """The one terminal outcome. `stop_reason`: the stop string or token id that matched.
+
+    `embedding`: float32 little-endian, of a prompt that was to be pooled; it comes with the end, so neither is there
+    without the other.
+    """
 
     request: RequestId
     reason: FinishReason
@@ -49,6 +53,7 @@ class Finish:
     cached_tokens: int
     stop_reason: str | int | None = None
     failure: Failure | None = None
+    embedding: bytes = b""
 
 
 @record(frozen=True, slots=True, eq=False)

@@ -72,12 +72,21 @@ class Granted:
     steps: int = 1
 
 
+@record(frozen=True, slots=True)
+class Pooled:
+    """The vector of a row whose whole prompt is computed. `embedding`: float32 little-endian."""
+
+    row: int
+    embedding: bytes
+
+
 @record(frozen=True, slots=True, eq=False)
 class StepDone:
     """The executor finished a step.
 
     `rows` [R]: rows that sampled; `counts` [R]: tokens each accepted (1, more with drafts); `tokens`: [sum counts].
     `logprobs`: aligned with `tokens`, None when no row asked. `failed`: rows that failed alone, with the reason.
+    `pooled`: rows that were to be pooled, in the step that computed their last token.
     """
 
     number: int
@@ -89,6 +98,7 @@ class StepDone:
     prompt_logprobs: tuple[PromptLogprobs, ...] = ()
     failed: tuple[tuple[int, str], ...] = ()
     elapsed_us: int = 0
+    pooled: tuple[Pooled, ...] = ()
 
 
 @record(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from asyncpage.core.sampling import SamplingParams
-from asyncpage.messages.values import Constraint, RequestId
+from asyncpage.messages.values import Constraint, Pooling, RequestId
 from asyncpage.records import record
 
 
@@ -53,7 +53,8 @@ class RequestOptions:
     `priority`: smaller runs earlier. `deadline`: on the engine's clock, None for never. `cache_salt` separates
     tenants in the prefix cache; `use_cache` False neither reads nor feeds it. `echo` puts the prompt's text in
     front of the answer. `truncate_prompt_tokens` keeps that many tokens from the prompt's end. `label` is the
-    client-visible id, for logs. `constraint`: what every token of the answer must follow.
+    client-visible id, for logs. `constraint`: what every token of the answer must follow. `pooling`: the answer is not
+    text but one vector of the whole prompt, of which truncation keeps the beginning then; it goes with `max_tokens` 0.
     """
 
     priority: int = 0
@@ -65,6 +66,7 @@ class RequestOptions:
     adapter: str = ""
     label: str = ""
     constraint: Constraint | None = None
+    pooling: Pooling | None = None
 
 
 @record(frozen=True, slots=True)

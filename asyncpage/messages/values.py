@@ -51,6 +51,18 @@ class Constraint:
 
 
 @record(frozen=True, slots=True)
+class Pooling:
+    """How a prompt's hidden states, after the last norm, become one vector.
+
+    `kind`: the last token's state, the mean over all tokens, or the first token's (`cls`, of use where every token sees
+    all others). `is_normalized`: the vector is brought to length 1.
+    """
+
+    kind: Literal["last", "mean", "cls"]
+    is_normalized: bool = True
+
+
+@record(frozen=True, slots=True)
 class Prefix:
     """What a request brings to the prefix index.
 

@@ -24,6 +24,7 @@ class LlamaModel:
         self._config = config
         self._dtype = parameters.dtype
         self.vocab_size = config.vocab_size
+        self.hidden_size = config.hidden_size
         self.max_model_len = config.rope.usable_positions
         windows = tuple(dict.fromkeys(sorted(config.windows)))  # full attention, 0, comes first
         self.groups = tuple(

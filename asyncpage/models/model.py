@@ -27,6 +27,7 @@ class Model(Protocol):
     """
 
     vocab_size: int
+    hidden_size: int
     max_model_len: int
     groups: tuple[LayerGroup, ...]
     layer_groups: tuple[int, ...]

@@ -36,6 +36,7 @@ from asyncpage.messages import (
     LoadFailed,
     Logprobs,
     NewRow,
+    Pooled,
     PromptLogprobs,
     Shutdown,
     Step,
@@ -78,6 +79,7 @@ class _StepRecord:
 class _DoneRecord:
     prompt_logprobs: tuple[PromptLogprobs, ...]
     failed: tuple[tuple[int, str], ...]
+    pooled: tuple[Pooled, ...]
 
 
 class Encoder:
@@ -146,9 +148,9 @@ class Encoder:
         if done.logprobs is not None:
             flags |= _HAS_LOGPROBS
             width = _logprob_columns(done.logprobs, n_tokens, columns)
-        if done.prompt_logprobs or done.failed:
+        if done.prompt_logprobs or done.failed or done.pooled:
             flags |= _HAS_RECORD
-            columns.append(pack(_DoneRecord(done.prompt_logprobs, done.failed)))
+            columns.append(pack(_DoneRecord(done.prompt_logprobs, done.failed, done.pooled)))
         header = _DONE.pack(_DONE_KIND, flags, done.number, done.epoch, done.elapsed_us, n_rows, n_tokens, width)
         return [header, *columns]
 
@@ -224,12 +226,19 @@ class Decoder:
                 columns[5].reshape(n_tokens, width),
                 columns[6].view(_FLOAT32).reshape(n_tokens, width),
             )
-        if flags & _HAS_RECORD:
-            record = unpack(_DoneRecord, rest)
-            return StepDone(
-                number, epoch, rows, counts, columns[2], logprobs, record.prompt_logprobs, record.failed, elapsed_us
-            )
-        return StepDone(number, epoch, rows, counts, columns[2], logprobs, _nothing(rest), (), elapsed_us)
+        record = unpack(_DoneRecord, rest) if flags & _HAS_RECORD else _DoneRecord(_nothing(rest), (), ())
+        return StepDone(
+            number,
+            epoch,
+            rows,
+            counts,
+            columns[2],
+            logprobs,
+            record.prompt_logprobs,
+            record.failed,
+            elapsed_us,
+            record.pooled,
+        )
 
     def _rows_and_counts(self, flags: int, size: int, columns: list[Int32]) -> tuple[Int32, Int32]:
         if flags & _SAME_ROWS:

@@ -78,4 +78,5 @@ def simulated_handshake(
         attention_backend="none",
         load_ms=0,
         kv_bytes=0,
+        hidden_size=2,
     )

@@ -17,7 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncpage.errors import ProtocolError
-from asyncpage.messages import Handshake, LayerGroup, LearnGrammar, LearnVocabulary, NewRow, Step, StepDone
+from asyncpage.messages import (
+    Handshake,
+    LayerGroup,
+    LearnGrammar,
+    LearnVocabulary,
+    NewRow,
+    Pooled,
+    Pooling,
+    Step,
+    StepDone,
+)
 from asyncpage.testing.toy_archive import ToyArena
 
 _MASK = (1 << 64) - 1
@@ -57,11 +67,32 @@ def toy_tokens(
     return tokens[len(prompt) :]
 
 
+def toy_embedding(prompt: Sequence[int], kind: str) -> list[float]:
+    """The closed form: what a `ToyRunner` of one full layer group must answer to a prompt that is to be pooled.
+
+    The digests of everything up to each token, of all tokens, the last or the first.
+    """
+    digests, digest = [], _START
+    for token in prompt:
+        digest = _mix(digest, token)
+        digests.append(digest)
+    return _as_vector(digests if kind == "mean" else digests[-1:] if kind == "last" else digests[:1])
+
+
+def _as_vector(digests: Sequence[int]) -> list[float]:
+    """Four numbers, sums of a few bits of each digest, so that every float32 is exact."""
+    return [float(sum(digest >> shift & 0xFFF for digest in digests)) for shift in (0, 16, 32, 48)]
+
+
 @dataclass(slots=True)
 class _Row:
+    """`seen`: of a row that is to be pooled, the digests of the tokens computed in it."""
+
     tokens: array[int]
     computed: int
     tables: list[dict[int, int]]
+    pooling: Pooling | None
+    seen: list[int]
 
 
 class ToyRunner:
@@ -101,12 +132,17 @@ class ToyRunner:
             if self._poison in held.tokens[held.computed : held.computed + count]:
                 raise RuntimeError(f"token {self._poison} cannot be computed")
         rows, tokens = [], []
+        pooled: list[Pooled] = []
         for row, count in plans:
             held = self._rows[row]
             for position in range(held.computed, held.computed + count):
                 self._write(held, position)
+                if held.pooling is not None:
+                    held.seen.append(int(self._digests[self._slot(held, 0, position)]))
             held.computed += count
-            if held.computed == len(held.tokens):
+            if held.computed == len(held.tokens) and held.pooling is not None:
+                pooled.append(Pooled(row, self._pool(held, held.pooling)))
+            elif held.computed == len(held.tokens):
                 held.tokens.append(self._sample(held))
                 rows.append(row)
                 tokens.append(held.tokens[-1])
@@ -116,6 +152,7 @@ class ToyRunner:
             rows=np.array(rows, dtype=np.int32),
             counts=np.ones(len(rows), dtype=np.int32),
             tokens=np.array(tokens, dtype=np.int32),
+            pooled=tuple(pooled),
         )
 
     def learn(self, lesson: LearnVocabulary | LearnGrammar) -> None:
@@ -147,7 +184,7 @@ class ToyRunner:
         if (named := new.constraint) is not None and not named.network and named.digest not in self._grammars:
             raise ProtocolError(f"row {new.row} follows a grammar that was not told")
         tables = [dict(enumerate(np.frombuffer(table, dtype=np.int32).tolist())) for table in new.tables]
-        self._rows[new.row] = _Row(array("i", new.tokens), new.computed, tables)
+        self._rows[new.row] = _Row(array("i", new.tokens), new.computed, tables, new.pooling, [])
 
     def _slot(self, row: _Row, group: int, position: int) -> tuple[int, int]:
         index, offset = divmod(position, self.handshake.block_size)
@@ -163,6 +200,12 @@ class ToyRunner:
             if spec.kind == "full":
                 before = int(self._digests[self._slot(row, group, position - 1)]) if position else _START
                 self._digests[slot] = _mix(before, row.tokens[position])
+
+    def _pool(self, row: _Row, pooling: Pooling) -> bytes:
+        if pooling.kind != "last" and len(row.seen) < len(row.tokens):
+            raise ProtocolError(f"{len(row.seen)} of {len(row.tokens)} tokens were computed, all are wanted")
+        digests = {"mean": row.seen, "last": row.seen[-1:], "cls": row.seen[:1]}[pooling.kind]
+        return np.array(_as_vector(digests), dtype="<f4").tobytes()
 
     def _sample(self, row: _Row) -> int:
         digests = []

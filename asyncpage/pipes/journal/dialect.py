@@ -3,9 +3,8 @@
 The recorder writes messages with it, a replay writes today's decisions with it to compare them with the recorded ones,
 and reads recorded inputs with it. A digest of a block's tokens would let anybody test guesses about a prompt, so names
 of blocks are left out: a replay computes them again from the recorded ids. A grammar is told by the pseudonym of its
-digest alone. Floats of log-probabilities decide nothing
-and are left out too, as are prompts that a decision only passes on: their length or a digest under pseudonyms stands
-there.
+digest alone. Floats of log-probabilities and embeddings decide nothing and are left out too, as are prompts that a
+decision only passes on: their length or a digest under pseudonyms stands there.
 
 INVARIANT: an input reads back as a message that leads to the same decisions.
 """
@@ -35,6 +34,7 @@ from asyncpage.messages import (
     Int32,
     Logprobs,
     NewRow,
+    Pooled,
     Prefix,
     PromptLogprobs,
     Released,
@@ -125,9 +125,11 @@ def journal_dialect(names: Names, shapes: Mapping[str, tuple[str, ...]] | None =
         (Step, "drafts"): drafts,
         (StepDone, "tokens"): column,
         (StepDone, "logprobs"): _nothing,
+        (Pooled, "embedding"): _no_bytes,
         (PromptLogprobs, "tokens"): column,
         (Expect, "echo"): _no_bytes,
         (End, "stop_token"): optional_id,
+        (End, "embedding"): _no_bytes,
         (StepTokens, "requests"): _Requests(),
         (StepTokens, "tokens"): column,
         (StepTokens, "logprobs"): _nothing,
