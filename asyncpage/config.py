@@ -95,6 +95,12 @@ class EngineConfig:
         None, "steps in flight: 2 where the device has its own clock, 1 on a CPU (the default there)"
     )
     max_queue: int = setting(1024, "requests that may wait before new ones are refused with 429", unit="requests")
+    pooling: str = setting(
+        "auto",
+        "how embeddings make one vector of a prompt's states; auto is what the model's files say, else the mean of an "
+        "encoder's and the last of a decoder's; none refuses embeddings",
+        choices=("auto", "last", "mean", "cls", "none"),
+    )
     attention_backend: str = setting("auto", "an attention backend by name; see 'asyncpage backends --explain'")
     cpu_threads: int | None = setting(None, "threads of the executor; default: the cores of this cgroup")
     seed: int | None = setting(None, "seed of what requests do not seed themselves; default: drawn at start")

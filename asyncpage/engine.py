@@ -17,6 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from asyncpage.actors.base import ExecutorEnd
 from asyncpage.actors.executor import ExecutorActor
 from asyncpage.actors.frontend import Sink
@@ -26,6 +28,7 @@ from asyncpage.compiler import GrammarCompiler
 from asyncpage.config import EngineConfig
 from asyncpage.core.block_names import chain_names
 from asyncpage.core.policy_registry import load_policy
+from asyncpage.core.pooling import POOLED, check_mode, choose_pooling, no_embeddings
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.errors import Failure, RequestError, UsageError
 from asyncpage.grammar.request import read_request
@@ -38,8 +41,8 @@ from asyncpage.messages import (
     Constraint,
     Drain,
     Handshake,
-    LearnVocabulary,
     Load,
+    Pooling,
     Prompt,
     Question,
     RequestId,
@@ -47,7 +50,7 @@ from asyncpage.messages import (
     ResetCache,
     Why,
 )
-from asyncpage.model_files import read_model_files
+from asyncpage.model_files import ModelFiles, read_model_files
 from asyncpage.outputs import Part
 from asyncpage.part_stream import PartStream
 from asyncpage.pipes.cache_feed import CacheFeed
@@ -77,11 +80,10 @@ class AsyncEngine:
         executor: ExecutorEnd,
         boxes: Mapping[str, Mailbox],
         clock: Clock,
-        defaults: Mapping[str, Any],
-        text: Text,
+        files: ModelFiles,
+        pooling: Pooling | None = None,
         recorder: Recorder | None = None,
         arena: HostArena | None = None,
-        vocabulary: LearnVocabulary | None = None,
     ) -> None:
         """`start` calls this when everything is built; from here on every actor runs."""
         self.config = config
@@ -91,10 +93,11 @@ class AsyncEngine:
         self.vocab_size = handshake.vocab_size
         self.max_model_len = house.max_model_len
         self.max_requests = config.max_queue + config.max_num_seqs
-        self.tokens: TokenTable = text.tokenizer
-        self.tokenizer_info = text.describe()
-        self.has_chat_template = text.template is not None
-        self.sampling_defaults = defaults
+        self.tokens: TokenTable = files.text.tokenizer
+        self.tokenizer_info = files.text.describe()
+        self.has_chat_template = files.text.template is not None
+        self.sampling_defaults = files.defaults
+        self.pooling = pooling
         self.on_death: Callable[[str], None] = lambda reason: None
         self.house = house
         self.executor = executor
@@ -103,7 +106,7 @@ class AsyncEngine:
         self._arena = arena
         self._clock = clock
         self._compiler = GrammarCompiler()
-        self._vocabulary = vocabulary
+        self._vocabulary = files.vocabulary
         self._is_taught = False  # whether the executor's end has the vocabulary
         self._executor_box = boxes["executor"]
         self._is_draining = False
@@ -161,13 +164,13 @@ class AsyncEngine:
             )
         launch = asyncio.ensure_future(executor.launch_first())
         try:
-            defaults: Mapping[str, Any] = {}
-            vocabulary: LearnVocabulary | None = None
             if stand_in is not None:
-                text = stand_in.text
+                read = ModelFiles(stand_in.text, {})
             else:
-                text, defaults, vocabulary = await asyncio.to_thread(read_model_files, path, config)
+                read = await asyncio.to_thread(read_model_files, path, config)
+            text = read.text
             handshake = await launch
+            pooling = choose_pooling(config.pooling, read.pooling, handshake.kind)
             seed = int.from_bytes(os.urandom(7), "little") if config.seed is None else config.seed
             if files is not None:
                 recorder = _recorder(files, clock, config, handshake, seed, text)
@@ -187,7 +190,7 @@ class AsyncEngine:
             elif files is not None:
                 files.close()
             raise
-        engine = cls(config, handshake, house, executor, boxes, clock, defaults, text, recorder, arena, vocabulary)
+        engine = cls(config, handshake, house, executor, boxes, clock, read, pooling, recorder, arena)
         if on_death is not None:
             engine.on_death = on_death
         return engine
@@ -206,14 +209,15 @@ class AsyncEngine:
     def submit(self, prompt: Prompt, sampling: SamplingParams, options: RequestOptions, sink: Sink) -> RequestId:
         """Start `sampling.n` requests with consecutive ids, which answer to `sink`, and return the first.
 
-        Errors: `RequestError` when the engine takes nothing: it is dead (503) or holds too many requests (429); 400
-        when `sampling` cannot go with a constraint.
+        Errors: `RequestError` when the engine takes nothing: it is dead (503) or holds too many requests (429), or the
+        model does not do what is asked, or `sampling` cannot go with a constraint (400).
         """
         self._check_alive()
+        check_mode(self.handshake.kind, self.pooling, sampling, options)
         if options.constraint is not None:
             sampling.check_constrained()
             self._teach()
-        if not self.config.enable_prefix_caching:
+        if not self.config.enable_prefix_caching or self.handshake.kind == "encoder":
             options = replace(options, use_cache=False)
         return self._frontend.open(prompt, sampling, options, sink)
 
@@ -273,6 +277,21 @@ class AsyncEngine:
         self._check_alive()
         self._teach()  # so that the executor reads its vocabulary while this compiles
         return await self._compiler.compile(source)
+
+    async def embed(self, prompt: PromptLike, options: RequestOptions | None = None) -> list[float]:
+        """The vector of a prompt (text, token ids, or a `Prompt`), pooled as `options` or else the model says.
+
+        Errors: `RequestError` when it is refused or fails.
+        """
+        options = options or RequestOptions()
+        if options.pooling is None:
+            if self.pooling is None:
+                raise no_embeddings()
+            options = replace(options, pooling=self.pooling)
+        finish = [part async for part in self.generate(prompt, POOLED, options)][-1].finish
+        assert finish is not None
+        vector: list[float] = np.frombuffer(finish.embedding, dtype="<f4").tolist()
+        return vector
 
     # --- the house ---------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,8 @@
-"""What a model's files say beside its weights, read by the engine while the executor loads.
+"""What the control plane reads of a model's files: its text, sampling defaults, vocabulary, and how it wants pooling.
 
-INVARIANT: nothing here is read twice, and nothing of it is read by the executor.
+The engine asks once at start, while the executor loads the weights of the same files.
+
+INVARIANT: everything that the files say and that would change an answer is here or refused by name.
 """
 
 from __future__ import annotations
@@ -12,20 +14,38 @@ from typing import Any
 import numpy as np
 
 from asyncpage.config import EngineConfig
+from asyncpage.formats.sentence_model import read_sentence_model
 from asyncpage.house import Text
-from asyncpage.messages import LearnVocabulary
+from asyncpage.messages import LearnVocabulary, Pooling
+from asyncpage.records import record
 from asyncpage.text.chat_template import load_chat_template
 from asyncpage.text.generation import generation_defaults
 from asyncpage.text.tokenizer import Tokenizer
 from asyncpage.text.vocabulary_source import load_vocabulary
 
 
-def read_model_files(path: Path, config: EngineConfig) -> tuple[Text, Mapping[str, Any], LearnVocabulary]:
-    """What the model's files say about text, their sampling defaults, and what grammars need of the vocabulary."""
+@record(frozen=True, slots=True)
+class ModelFiles:
+    """`defaults`: by `SamplingParams` field. `pooling`: None where the files do not say.
+
+    `vocabulary`: what an executor needs to know of it to follow grammars; None where there is no model.
+    """
+
+    text: Text
+    defaults: Mapping[str, Any]
+    pooling: Pooling | None = None
+    vocabulary: LearnVocabulary | None = None
+
+
+def read_model_files(path: Path, config: EngineConfig) -> ModelFiles:
+    """Read the GGUF file or folder `path`; takes a second.
+
+    Errors: `ModelError` for what is not supported, `FormatError` when a file is malformed.
+    """
     vocabulary = load_vocabulary(path)
     template = load_chat_template(path, config.chat_template, vocabulary=vocabulary)
     defaults = generation_defaults(path) if config.generation_config == "auto" else {}
     tokenizer = Tokenizer(vocabulary)
     shown = tokenizer.shown_bytes(skip_special=True)
     lesson = LearnVocabulary(b"".join(shown), np.array(list(map(len, shown)), dtype=np.int32))
-    return Text(tokenizer, template), defaults, lesson
+    return ModelFiles(Text(tokenizer, template), defaults, read_sentence_model(path).pooling, lesson)

@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "house": {"actors"} | ACTOR_SIDE,
     "host_memory": {"config", "errors", "machine", "pipes"},
     "compiler": {"grammar", "messages", "errors"},
-    "model_files": {"house"} | ACTOR_SIDE,
+    "model_files": {"house", "formats"} | ACTOR_SIDE,
     "engine": {
         "compiler",
         "host_memory",
@@ -59,7 +59,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "outputs",
         "part_stream",
         "actors",
-        "formats",
         "store",
         "logs",
         "machine",

@@ -36,7 +36,7 @@ class PersistentBatch:
     """Columns over rows; a row number is an index into all of them.
 
     `tokens` [rows, max_model_len + 1]; `known`, `computed`, `prompts` (prompt tokens) [rows]; `tables`
-    [groups, rows, blocks a row]; `lives` and `is_out` (has failed alone or has been pooled, waits to be removed) [rows].
+    [groups, rows, blocks a row]; `lives` and `is_out` (has failed alone or was pooled, waits to be removed) [rows].
     """
 
     def __init__(self, shape: BatchShape) -> None:

@@ -118,9 +118,8 @@ def test_vectors_and_answers_are_right_however_the_work_is_cut_preempted_and_los
     jobs: Sequence[Job], depth: int, blocks: int, budget: int, data: st.DataObject
 ) -> None:
     rules = Rules(whole_prompt=data.draw(st.booleans()))
-    house = ToyHouse(
-        toy_handshake(blocks=blocks, max_model_len=32), depth=depth, budget_tokens=budget, rules=rules, index=PrefixChain
-    )
+    toy = toy_handshake(blocks=blocks, max_model_len=32)
+    house = ToyHouse(toy, depth=depth, budget_tokens=budget, rules=rules, index=PrefixChain)
     for request, (prompt, kind) in enumerate(jobs, start=1):
         if kind is None:
             house.admit(request, prompt, SamplingParams(max_tokens=6))
