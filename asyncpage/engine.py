@@ -91,6 +91,8 @@ class AsyncEngine:
         self.model_names = config.served_model_name or (_model_name(config.model),)
         self.fingerprint = fingerprint(handshake)
         self.vocab_size = handshake.vocab_size
+        self.hidden_size = handshake.hidden_size
+        self.is_generative = handshake.kind == "decoder"
         self.max_model_len = house.max_model_len
         self.max_requests = config.max_queue + config.max_num_seqs
         self.tokens: TokenTable = files.text.tokenizer

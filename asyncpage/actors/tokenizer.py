@@ -182,7 +182,7 @@ class TokenizerActor(Actor):
                 raise RequestError(
                     f"truncate_prompt_tokens must be at least 1, got {keep}", param="truncate_prompt_tokens"
                 )
-            tokens = tokens[-4 * keep :]
+            tokens = tokens[-4 * keep :] if options.pooling is None else self._beginning(message.prompt, tokens, keep)
         self._check_length(message, len(tokens) // 4)
         names: tuple[bytes, ...] = ()
         if options.use_cache:
@@ -267,6 +267,13 @@ class TokenizerActor(Actor):
                 code="context_length_exceeded",
                 param=param,
             )
+
+    def _beginning(self, prompt: Prompt, tokens: bytes, keep: int) -> bytes:
+        """The first `keep` tokens; what the model wants behind a text stays there."""
+        behind = self._tokenizer.suffix_ids if isinstance(prompt, TextPrompt) else ()
+        if len(tokens) <= 4 * keep or len(behind) >= keep:
+            return tokens[: 4 * keep]
+        return tokens[: 4 * (keep - len(behind))] + tokens[len(tokens) - 4 * len(behind) :]
 
     def _check_range(self, tokens: bytes) -> None:
         # As unsigned numbers the negative ones are the greatest: one look finds either kind.

@@ -13,6 +13,7 @@ from asyncpage.config import ServerConfig
 from asyncpage.server.api_key import ApiKeys
 from asyncpage.server.cache_routes import kv_events, reset_prefix_cache, why
 from asyncpage.server.context import CONTEXT, Context
+from asyncpage.server.embedding_route import embeddings
 from asyncpage.server.engine_port import Engine
 from asyncpage.server.envelope import Gate, envelope
 from asyncpage.server.message_routes import count_tokens, messages
@@ -42,6 +43,7 @@ def create_app(engine: Engine, config: ServerConfig) -> web.Application:
     router.add_post("/v1/responses", responses)
     router.add_post("/v1/messages", messages)
     router.add_post("/v1/messages/count_tokens", count_tokens)
+    router.add_post("/v1/embeddings", embeddings)
     router.add_get("/v1/models", list_models)
     router.add_get("/v1/models/{name:.+}", get_model)
     router.add_post("/tokenize", tokenize)

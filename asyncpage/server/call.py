@@ -24,7 +24,7 @@ class Output:
 
     `logprobs`: entries for generated tokens, with that many alternatives each (None: none). `prompt_logprobs`: the
     same for the prompt as a list of its own. `echo`: the prompt's text stands in front of the answer's. `repeated`:
-    fields that the answer has from its request, as they were understood.
+    fields that the answer has from its request, as they were understood. `encoding_format`: of vectors.
     """
 
     stream: bool = False
@@ -35,6 +35,7 @@ class Output:
     echo: bool = False
     return_token_ids: bool = False
     repeated: Mapping[str, Any] = field(default_factory=dict)
+    encoding_format: str = "float"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Call:
 
     `shown`: how many of each prompt's `sampling.n` choices the answer has, the most likely ones; None: all.
     `grammar`: what the answer must follow, yet to be compiled; `grammar_param` the field that asked for it.
-    `new_reader`: makes what reads a choice's text.
+    `new_reader`: makes what reads a choice's text. `prompt_field`: the field that the prompts came in.
     """
 
     model: str
@@ -56,6 +57,7 @@ class Call:
     grammar: GrammarSource | None = None
     grammar_param: str = ""
     new_reader: Callable[[], ReplyReader] = PlainReader
+    prompt_field: str = "prompt"
 
     @property
     def choices(self) -> int:

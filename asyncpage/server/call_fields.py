@@ -15,7 +15,7 @@ from typing import Any
 
 from asyncpage.core.sampling import MAX_BAD_WORDS, MAX_CHOICES, MAX_LOGIT_BIAS, MAX_STOP_STRINGS, SamplingParams
 from asyncpage.errors import RequestError
-from asyncpage.messages import RequestOptions
+from asyncpage.messages import Pooling, RequestOptions
 from asyncpage.server.failure import invalid
 from asyncpage.server.fields import Fields, shown, to_number
 from asyncpage.server.renaming import renamed
@@ -32,7 +32,8 @@ _TOKEN_ID = re.compile(r"[0-9]{1,10}")
 class Setting:
     """What validation needs to know of the server: the model's facts, its defaults, and the operator's limits.
 
-    `now`: the engine's clock at arrival; deadlines count from it.
+    `now`: the engine's clock at arrival; deadlines count from it. `pooling`: how prompts become vectors of
+    `hidden_size` numbers, None where they do not. `max_inputs`: most prompts in a call whose answer is vectors.
     """
 
     model_names: tuple[str, ...]
@@ -43,6 +44,9 @@ class Setting:
     max_choices: int
     timeout_s: float | None
     now: float
+    pooling: Pooling | None = None
+    hidden_size: int = 0
+    max_inputs: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from asyncpage.actors.frontend import Sink
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.grammar.source import GrammarSource
-from asyncpage.messages import Constraint, Prompt, RequestId, RequestOptions
+from asyncpage.messages import Constraint, Pooling, Prompt, RequestId, RequestOptions
 from asyncpage.pipes.cache_feed import CacheFeed
 from asyncpage.text.token_logprobs import TokenTable
 
@@ -62,6 +62,21 @@ class Engine(Protocol):
 
     @property
     def has_chat_template(self) -> bool: ...
+
+    @property
+    def is_generative(self) -> bool:
+        """Whether it answers prompts with text; one that does not makes vectors only."""
+        ...
+
+    @property
+    def pooling(self) -> Pooling | None:
+        """How prompts become vectors; None where they do not."""
+        ...
+
+    @property
+    def hidden_size(self) -> int:
+        """Numbers in a vector."""
+        ...
 
     @property
     def sampling_defaults(self) -> Mapping[str, Any]:

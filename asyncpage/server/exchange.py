@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from asyncpage.errors import Failure, RequestError, request_error
@@ -112,8 +113,9 @@ class Exchange:
             self._wake()
 
     def refused(self, request: RequestId, failure: Failure) -> None:
-        if self._indexes.pop(request, None) is not None:
-            self.fail(failure)
+        index = self._indexes.pop(request, None)
+        if index is not None:
+            self.fail(self._about_prompt(failure, index // self.call.sampling.n))
 
     def text(
         self, request: RequestId, text: str, token_ids: Sequence[int], logprobs: Sequence[LogprobEntry] | None
@@ -186,6 +188,14 @@ class Exchange:
                 "may ask for; send fewer prompts, choices or alternatives, set max_tokens, or stream the answer"
             )
             self.fail(Failure(400, text, param=param))
+
+    def _about_prompt(self, failure: Failure, number: int) -> Failure:
+        """A prompt's refusal as the client knows that prompt: by its field, and its place where there are several."""
+        if failure.param != "prompt":
+            return failure
+        field = self.call.prompt_field
+        place = f"{field}.{number}: " if len(self.call.prompts) > 1 else ""
+        return replace(failure, message=place + failure.message, param=field)
 
     def _leave(self) -> None:
         requests, self._indexes, self._waiting = tuple(self._indexes), {}, set()

@@ -15,6 +15,7 @@ import numpy as np
 import structlog
 from aiohttp import web
 
+from asyncpage.core.pooling import no_generation
 from asyncpage.errors import Failure, RequestError
 from asyncpage.messages import Finish, TokenPrompt
 from asyncpage.server.call import Call
@@ -38,6 +39,13 @@ CLIENT_GONE = 499  # for logs and counters only: nobody is there to read it
 
 async def generate(request: web.Request, dialect: Dialect) -> web.StreamResponse:
     """Answer one generation call. Errors: `RequestError` as long as no header is out."""
+    if not request.app[CONTEXT].engine.is_generative:
+        raise no_generation()
+    return await run_call(request, dialect)
+
+
+async def run_call(request: web.Request, dialect: Dialect) -> web.StreamResponse:
+    """Answer one call of any kind. Errors: `RequestError` as long as no header is out."""
     context = request.app[CONTEXT]
     arrived = context.engine.now()
     context.check_ready()
@@ -139,6 +147,9 @@ def read_setting(context: Context, arrived: float) -> Setting:
         max_choices=min(config.max_prompts, engine.max_requests),
         timeout_s=config.request_timeout_s,
         now=arrived,
+        pooling=engine.pooling,
+        hidden_size=engine.hidden_size,
+        max_inputs=engine.max_requests,
     )
 
 

@@ -30,8 +30,8 @@ class Tokenizer:
     """A vocabulary at work. Nothing in it changes but the cache, so threads may share it.
 
     `vocab_size`: ids are below it. `bos_id`: None where the model has none. `add_bos`: whether a text prompt begins
-    with it. `eos_ids`: ids that end an answer. `special_ids`: control tokens. `bytes_by_id`: what each id stands for.
-    `named`: texts of tokens by their role (`bos_token`).
+    with it. `suffix_ids`: put behind a text prompt. `eos_ids`: ids that end an answer. `special_ids`: control tokens.
+    `bytes_by_id`: what each id stands for. `named`: texts of tokens by their role (`bos_token`).
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -43,8 +43,8 @@ class Tokenizer:
         self.eos_ids = vocabulary.end_ids
         self.named = dict(vocabulary.named)
         self.special_ids = frozenset(token.id for token in added if token.is_special)
-        self._prefix_ids, self._suffix_ids = vocabulary.prefix_ids, vocabulary.suffix_ids
-        for id in (*self._prefix_ids, *self._suffix_ids):
+        self._prefix_ids, self.suffix_ids = vocabulary.prefix_ids, vocabulary.suffix_ids
+        for id in (*self._prefix_ids, *self.suffix_ids):
             if id >= self.vocab_size:
                 raise ModelError(f"{vocabulary.source}: id {id} is put around texts, the vocabulary ends before it")
         bytes_by_id = [unspell(token) for token in tokens]
@@ -119,7 +119,7 @@ class Tokenizer:
                 f"the text is not Unicode: half a surrogate pair, U+{ord(error.object[error.start]):04X}"
             ) from None
         if add_special:
-            ids += self._suffix_ids
+            ids += self.suffix_ids
         return ids
 
     def _encode_piece(self, piece: str, pace: _Pace) -> Generator[None, None, tuple[int, ...]]:

@@ -26,6 +26,7 @@ from asyncpage.messages import (
     Finish,
     FinishReason,
     LogprobEntry,
+    Pooling,
     Prompt,
     RequestId,
     RequestOptions,
@@ -83,6 +84,9 @@ class EchoEngine:
         self.tokenizer_info: dict[str, object] = {"bos_token": None, "eos_token": "<end>", "chat_template": "{{ 1 }}"}
         self.max_model_len = 512
         self.has_chat_template = True
+        self.is_generative = True
+        self.pooling: Pooling | None = Pooling("last")
+        self.hidden_size = 4
         self.sampling_defaults: dict[str, Any] = {}
         self.max_queue = 10**6
         self.max_requests = 10**6
@@ -203,7 +207,7 @@ class EchoEngine:
         failure = None
         if len(self.runs) + sampling.n > self.max_queue:
             failure = Failure(429, "the waiting queue of the scheduler is full", "queue_full", None, 2.4)
-        elif len(tokens) >= self.max_model_len:
+        elif len(tokens) >= self.max_model_len + (options.pooling is not None):
             text = f"the prompt has {len(tokens)} tokens, the context {self.max_model_len}"
             failure = Failure(400, text, "context_length_exceeded", "prompt")
         if failure is not None:
@@ -252,6 +256,10 @@ class EchoEngine:
                 run.sink.prompt_logprobs(run.request, entries)
             if run.options.echo:
                 run.sink.text(run.request, run.prompt.decode(errors="replace"), (), None)
+        if run.options.pooling is not None:
+            vector = [len(run.prompt), run.prompt[0], run.prompt[-1], 0.1 if run.options.pooling.is_normalized else 7]
+            self._finish(run, "stop", embedding=np.array(vector, dtype="<f4").tobytes())
+            return
         room = self.max_model_len - len(run.prompt)
         limit = room if sampling.max_tokens is None else min(room, sampling.max_tokens)
         if run.done >= limit:
@@ -282,10 +290,17 @@ class EchoEngine:
             self._finish(run, "length")
 
     def _finish(
-        self, run: Run, reason: FinishReason, *, stop_reason: str | None = None, failure: Failure | None = None
+        self,
+        run: Run,
+        reason: FinishReason,
+        *,
+        stop_reason: str | None = None,
+        failure: Failure | None = None,
+        embedding: bytes = b"",
     ) -> None:
         if self.runs.pop(run.request, None) is run:
-            run.sink.finished(Finish(run.request, reason, len(run.prompt), run.done, run.cached, stop_reason, failure))
+            counts = (len(run.prompt), run.done, run.cached)
+            run.sink.finished(Finish(run.request, reason, *counts, stop_reason, failure, embedding))
         self._changed.set()
 
 
