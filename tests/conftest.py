@@ -1,4 +1,4 @@
-"""What all tests share: the log as they found it, and the demo model, fetched once for those that run a real one."""
+"""What all tests share: the log as they found it, and two real models, each fetched once for those that run it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import structlog
 
 from asyncpage import store
+from tests import embedding_model as minilm
 
 
 @pytest.fixture(autouse=True)
@@ -25,3 +26,9 @@ def _log_restored() -> Iterator[None]:
 def demo_model() -> Path:
     """The GGUF file of the demo model."""
     return store.fetch_demo()
+
+
+@pytest.fixture(scope="session")
+def embedding_model() -> Path:
+    """The folder of a BERT model for embeddings, with the files that sentence-transformers puts beside it."""
+    return minilm.fetch()

@@ -113,6 +113,11 @@ async def _serve(settings: Settings, manager: ServiceManager) -> int:
 
 
 def _describe(names: tuple[str, ...], loaded: Handshake) -> str:
+    if loaded.kind == "encoder":
+        return (
+            f"{', '.join(names)} on {loaded.device} in {loaded.dtype}, an encoder: embeddings of {loaded.hidden_size} "
+            f"numbers, prompts of at most {loaded.max_model_len} tokens"
+        )
     return (
         f"{', '.join(names)} on {loaded.device} in {loaded.dtype}, attention backend {loaded.attention_backend}, "
         f"context of {loaded.max_model_len} tokens, {loaded.blocks} KV blocks of {loaded.block_size} tokens "

@@ -106,6 +106,20 @@ def check_model(
         )
 
 
+def check_encoder(config: Mapping[str, Any], item_bytes: int, *, available: int) -> None:
+    """Refuse an encoder that cannot fit, before its weights are read. Errors: `UsageError`, as `check_model`."""
+    hidden = _count(config, "hidden_size")
+    layers = _count(config, "num_hidden_layers") * (4 * hidden + 2 * _count(config, "intermediate_size")) * hidden
+    weights = item_bytes * (
+        layers + (_count(config, "vocab_size") + _count(config, "max_position_embeddings")) * hidden
+    )
+    if weights + WORKING_BYTES > available:
+        raise UsageError(
+            f"too little memory: {gib(weights)} of weights and {gib(WORKING_BYTES)} to work with are needed, "
+            f"{gib(available)} are available; use --dtype bfloat16, free some or serve a smaller model"
+        )
+
+
 def _weights_bytes(config: Mapping[str, Any], item_bytes: int) -> int:
     """About what a dense decoder's weights take: its projections and embeddings, which are all but a thousandth.
 

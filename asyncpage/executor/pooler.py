@@ -92,6 +92,17 @@ class Pooler:
         return known if pooling.kind == "cls" else known / (start + len(hidden_CE))
 
 
+def pool_whole(hidden_PE: torch.Tensor, pooling: Pooling) -> torch.Tensor:
+    """One vector [E] of all of a prompt's states."""
+    match pooling.kind:
+        case "last":
+            return hidden_PE[-1]
+        case "cls":
+            return hidden_PE[0]
+        case "mean":
+            return hidden_PE.sum(0, dtype=torch.float64) / len(hidden_PE)
+
+
 def as_embedding(vector_E: torch.Tensor, pooling: Pooling) -> bytes | None:
     """float32 little-endian, of length 1 where that is asked for; None for what is not numbers."""
     vector = vector_E.double().cpu().numpy()

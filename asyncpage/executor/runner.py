@@ -24,16 +24,18 @@ from asyncpage.errors import UsageError
 from asyncpage.executor import memory
 from asyncpage.executor.attention import PagedAttention, shared_layout
 from asyncpage.executor.batch import BatchShape
+from asyncpage.executor.encoder_loader import load_encoder
 from asyncpage.executor.model_runner import ModelRunner
+from asyncpage.executor.process import Runner
 from asyncpage.machine import read_cores, read_memory
 from asyncpage.messages import Handshake, Load
 from asyncpage.models.model import Model
-from asyncpage.models.registry import build_model
+from asyncpage.models.registry import build_model, is_encoder
 from asyncpage.weights.checkpoint import Checkpoint, open_checkpoint
 
 
-def load_runner(load: Load) -> ModelRunner:
-    """Open the model, build it, choose attention, size and allocate the KV pool.
+def load_runner(load: Load) -> Runner:
+    """Open the model, build it, choose attention, size and allocate the KV pool; an encoder needs neither of these.
 
     Errors: `ModelError` for the files, `UsageError` for a setting or too little memory, each in one line.
     """
@@ -46,6 +48,8 @@ def load_runner(load: Load) -> ModelRunner:
     kv_dtype = dtype if settings["kv_cache_dtype"] == "auto" else settings["kv_cache_dtype"]
     checkpoint = open_checkpoint(Path(settings["model_path"]))
     try:
+        if is_encoder(checkpoint.config):
+            return load_encoder(load, checkpoint, device, dtype)
         if device.kind == "cpu":
             _check_memory(checkpoint.config, settings, dtype, kv_dtype)
         model = _build(checkpoint, dtype, device)

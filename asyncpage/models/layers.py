@@ -1,4 +1,4 @@
-"""The parts that decoders are made of: norm, linear map, gated feed-forward.
+"""The parts that models are made of: norms, linear map, gated feed-forward.
 
 Plain functions and small holders of weights; nothing here knows about sequences or caches.
 
@@ -22,6 +22,18 @@ class RmsNorm:
 
     def __call__(self, x_TE: Tensor) -> Tensor:
         return functional.rms_norm(x_TE, self.weight.shape, self.weight, self.eps)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerNorm:
+    """Layer norm (Ba, Kiros and Hinton 2016). `weight`, `bias` [E]."""
+
+    weight: Tensor
+    bias: Tensor
+    eps: float
+
+    def __call__(self, x_TE: Tensor) -> Tensor:
+        return functional.layer_norm(x_TE, self.weight.shape, self.weight, self.bias, self.eps)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from asyncpage.errors import ModelError
+from asyncpage.models.bert import BertConfig, BertModel
 from asyncpage.models.config import ModelConfig
+from asyncpage.models.encoder import Encoder
 from asyncpage.models.llama import LlamaModel
 from asyncpage.models.model import Model
 from asyncpage.models.parameter import Parameters
@@ -30,6 +32,23 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "MistralForCausalLM": Architecture("mistral", LlamaModel, windowed=True),
     "MinistralForCausalLM": Architecture("ministral", LlamaModel, windowed=True),
 }
+
+
+ENCODERS: Mapping[str, str] = {"BertModel": "bert"}
+"""Encoders by architecture, with their model types."""
+
+
+def is_encoder(config: Mapping[str, Any]) -> bool:
+    """Whether `config` names an encoder; other heads on the same layers make other answers, and are not one."""
+    named = config.get("architectures") or []
+    return any(name in ENCODERS for name in named) or (not named and config.get("model_type") in ENCODERS.values())
+
+
+def build_encoder(
+    config: Mapping[str, Any], tensor: Callable[[str], Tensor], dtype: torch.dtype, device: torch.device | str
+) -> Encoder:
+    """The encoder that `config` names, its weights taken by `tensor(name)`. Errors: `ModelError`, as `build_model`."""
+    return BertModel(BertConfig.parse(config), Parameters(tensor, dtype, torch.device(device)))
 
 
 def build_model(
@@ -56,4 +75,5 @@ def _architecture(config: Mapping[str, Any]) -> str:
             if architecture.model_type == model_type:
                 return name
     found = ", ".join(map(str, named)) or f"model type {model_type!r}"
-    raise ModelError(f"model architecture {found} is not supported; supported are {', '.join(ARCHITECTURES)}")
+    known = ", ".join((*ARCHITECTURES, *ENCODERS))
+    raise ModelError(f"model architecture {found} is not supported; supported are {known}")

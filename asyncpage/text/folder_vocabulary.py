@@ -16,6 +16,7 @@ from typing import Any
 
 from asyncpage.errors import FormatError, ModelError
 from asyncpage.formats.json_text import read_json_object
+from asyncpage.text.bert_vocabulary import BERT_NAME, read_bert_vocabulary
 from asyncpage.text.generation import GENERATION_NAME, end_token_ids, read_optional_json
 from asyncpage.text.tokenizer_json import TokenizerJson
 from asyncpage.text.vocabulary import AddedToken, Vocabulary
@@ -35,6 +36,8 @@ def read_folder_vocabulary(folder: Path) -> Vocabulary:
     """Errors: `ModelError` for a part of a kind that is not supported, `FormatError` when a file is malformed."""
     file = folder / TOKENIZER_NAME
     if not file.exists():
+        if (folder / BERT_NAME).exists():
+            return read_bert_vocabulary(folder)
         raise ModelError(f"{folder}: has no {TOKENIZER_NAME}; the tokenizer is read from that file")
     parts = TokenizerJson(str(file), read_json_object(file, MAX_TOKENIZER_BYTES, MAX_TOKENIZER_CONTAINERS))
     config_file = folder / CONFIG_NAME
@@ -73,6 +76,7 @@ def read_folder_vocabulary(folder: Path) -> Vocabulary:
         end_ids=tuple(sorted(end_ids)),
         named=named,
         templates=_templates(folder, config, config_file),
+        word_pieces=parts.word_pieces,
     )
 
 

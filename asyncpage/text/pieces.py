@@ -2,8 +2,8 @@
 
 The vocabulary readers choose one by the name or pattern that a file gives; the tokenizer cuts with it.
 
-INVARIANT: the pieces of a text, joined, are the text. A pattern or name that is not listed here is refused: a
-pattern that is nearly right gives tokens that are nearly right.
+INVARIANT: the pieces of a text, joined, are the text, but for the white space that WordPiece drops. A pattern or name
+that is not listed here is refused: a pattern that is nearly right gives tokens that are nearly right.
 
 Sources: the published patterns of GPT-2, SmolLM2, Llama 3 and Qwen2.
 """

@@ -1,4 +1,4 @@
-"""Text to token ids and back, byte-level.
+"""Text to token ids and back, by byte-level BPE or by WordPiece.
 
 The tokenizer actor encodes with it, in slices; the detokenizer reads its table of bytes.
 
@@ -12,6 +12,7 @@ import math
 import unicodedata
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from asyncpage.errors import ModelError, RequestError
 from asyncpage.text.added_tokens import AddedTokenFinder
@@ -19,6 +20,7 @@ from asyncpage.text.bpe import SHORT_BYTES, BytePairEncoder
 from asyncpage.text.byte_alphabet import unspell
 from asyncpage.text.vocabulary import Vocabulary
 from asyncpage.text.vocabulary_source import load_vocabulary
+from asyncpage.text.wordpiece import WordPieceEncoder
 
 MAX_CACHED_PIECES = 1 << 16  # some 10 MB; natural text repeats far fewer
 MAX_CACHED_CHARACTERS = 32  # longer pieces hardly repeat
@@ -47,7 +49,9 @@ class Tokenizer:
         for id in (*self._prefix_ids, *self.suffix_ids):
             if id >= self.vocab_size:
                 raise ModelError(f"{vocabulary.source}: id {id} is put around texts, the vocabulary ends before it")
-        bytes_by_id = [unspell(token) for token in tokens]
+        rules = vocabulary.word_pieces
+        shown = unspell if rules is None else rules.shown
+        bytes_by_id = [shown(token) for token in tokens]
         for token in added:
             bytes_by_id[token.id] = token.text.encode("utf-8", "replace")
         self.bytes_by_id: Sequence[bytes] = tuple(bytes_by_id)
@@ -55,8 +59,14 @@ class Tokenizer:
         self._texts = tuple(map(_text_or_none, bytes_by_id))
         self._shown_texts = tuple("" if id in self.special_ids else text for id, text in enumerate(self._texts))
         ids = {token: id for id, token in enumerate(tokens) if token}
-        self._encoder = BytePairEncoder(vocabulary, ids)
-        self._finder = AddedTokenFinder(added, _to_nfc if vocabulary.is_nfc else _as_it_is)
+        self._encoder: _Encoder
+        if rules is None:
+            self._encoder = BytePairEncoder(vocabulary, ids)
+            self._finder = AddedTokenFinder(added, _to_nfc if vocabulary.is_nfc else _as_it_is)
+        else:
+            self._encoder = WordPieceEncoder(rules, ids)
+            self._finder = AddedTokenFinder(added, rules.normalize)
+        self._starts_with_space = rules is not None
         self._find_pieces = vocabulary.splitting.compiled().finditer
         self._add_prefix_space = vocabulary.splitting.add_prefix_space
         self._cache: dict[str, tuple[int, ...]] = {}
@@ -154,7 +164,8 @@ class Tokenizer:
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """The text of `ids`; bytes that are no characters become U+FFFD."""
         table, size = self._shown if skip_special else self.bytes_by_id, self.vocab_size
-        return b"".join([table[id] for id in ids if 0 <= id < size]).decode("utf-8", "replace")
+        text = b"".join([table[id] for id in ids if 0 <= id < size]).decode("utf-8", "replace")
+        return text.removeprefix(" ") if self._starts_with_space else text
 
     def shown_bytes(self, *, skip_special: bool) -> Sequence[bytes]:
         """The bytes to show for each id: those of control tokens are b"" with `skip_special`."""
@@ -163,6 +174,14 @@ class Tokenizer:
     def shown_texts(self, *, skip_special: bool) -> Sequence[str | None]:
         """The same as text, None for an id whose bytes are no whole characters."""
         return self._shown_texts if skip_special else self._texts
+
+
+class _Encoder(Protocol):
+    """What makes ids of a piece, in one go or in portions between which it yields."""
+
+    def encode(self, data: bytes) -> tuple[int, ...]: ...
+
+    def encode_in_portions(self, data: bytes, ids: list[int]) -> Iterator[None]: ...
 
 
 class _Pace:

@@ -10,40 +10,49 @@ Source: the serialisation of the `tokenizers` library, version 1.0 of the file.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from asyncpage.errors import FormatError, ModelError
-from asyncpage.text import pieces
+from asyncpage.text import pieces, wordpiece
 from asyncpage.text.vocabulary import AddedToken
+from asyncpage.text.wordpiece import WordPieceRules
 
 MAX_TOKENS = 1 << 22  # ten times the largest known: an id far out would make tables of its size
+MAX_WORD = 1000  # characters of a word that WordPiece takes apart, in quadratic time; 100 is usual
 
 
 class TokenizerJson:
-    """`vocab`, `added` and the model's options are read at once, the rest when asked for."""
+    """`vocab`, `added` and the model's options are read at once, the rest when asked for.
+
+    `word_pieces`: None for byte-level BPE.
+    """
 
     def __init__(self, file: str, root: Mapping[str, Any]) -> None:
         self._file = file
         self._root = root
         model = self._object(root.get("model"), "model")
         kind = model.get("type", "BPE")
-        if kind != "BPE":
-            raise self._unsupported("model", kind, "BPE")
+        if kind not in ("BPE", "WordPiece"):
+            raise self._unsupported("model", kind, "BPE, WordPiece")
+        is_bpe = kind == "BPE"
         for option in ("dropout", "byte_fallback", "continuing_subword_prefix", "end_of_word_suffix"):
-            if model.get(option):
+            if model.get(option) and is_bpe:
                 raise self._unsupported(f"model {option}", model[option], "null")
         self.vocab = self._read_vocab(model.get("vocab"))
-        self._merges = self._list(model.get("merges"), "model.merges")
+        self._merges = self._list(model.get("merges"), "model.merges") if is_bpe else []
         self.ignore_merges = bool(model.get("ignore_merges"))
         self.fuse_unknown = bool(model.get("fuse_unk"))
         unknown = model.get("unk_token")
-        if unknown is not None and unknown not in self.vocab:
+        if unknown not in self.vocab and (unknown is not None or not is_bpe):
             raise self._wrong("model.unk_token", unknown, "a token of the vocabulary")
         self.unknown_id = None if unknown is None else self.vocab[unknown]
+        self.word_pieces = None if is_bpe else self._read_word_pieces(model)
         self.added = tuple(self._read_added())
+        decoder = "ByteLevel" if is_bpe else "WordPiece"
         for part in self._flat(root.get("decoder"), "decoder", "decoders"):
-            if part["type"] != "ByteLevel":
-                raise self._unsupported("decoder", part["type"], "ByteLevel")
+            if part["type"] != decoder:
+                raise self._unsupported("decoder", part["type"], decoder)
 
     def ids(self) -> dict[str, int]:
         """The id of every text, added tokens first."""
@@ -60,9 +69,13 @@ class TokenizerJson:
                     raise self._wrong(f"model.merges[{number}]", merge, "a pair of tokens")
 
     def splitting(self) -> pieces.Splitting:
-        """How text is cut: ByteLevel alone, behind Digits, or behind one Split with a known pattern."""
+        """How text is cut: ByteLevel alone, behind Digits or behind one Split with a known pattern, or as BERT does."""
         parts = list(self._flat(self._root.get("pre_tokenizer"), "pre_tokenizer", "pretokenizers"))
         kinds = [part["type"] for part in parts]
+        if self.word_pieces is not None:
+            if kinds != ["BertPreTokenizer"]:
+                raise self._unsupported("pre_tokenizer", " + ".join(kinds) or None, "BertPreTokenizer for WordPiece")
+            return pieces.Splitting(wordpiece.PATTERN)
         if not parts or kinds[-1] != "ByteLevel":
             raise self._unsupported("pre_tokenizer", " + ".join(kinds) or None, "ByteLevel, alone or last")
         byte_level = parts[-1]
@@ -81,7 +94,9 @@ class TokenizerJson:
         raise self._unsupported("pre_tokenizer", first, "Digits with individual_digits, or Split with a known pattern")
 
     def is_nfc(self) -> bool:
-        """Whether text is brought to NFC first; no other normaliser is supported."""
+        """Whether text is brought to NFC first; no other normaliser is supported, but BERT's with its model."""
+        if self.word_pieces is not None:
+            return False  # they have the normaliser
         kinds = [part["type"] for part in self._flat(self._root.get("normalizer"), "normalizer", "normalizers")]
         for kind in kinds:
             if kind != "NFC":
@@ -96,9 +111,40 @@ class TokenizerJson:
             if part["type"] == "TemplateProcessing":
                 outer_before, outer_behind = self._read_template(part)
                 before, behind = outer_before + before, behind + outer_behind
+            elif part["type"] == "BertProcessing":
+                before, behind = self._bert_end(part, "cls") + before, behind + self._bert_end(part, "sep")
             elif part["type"] != "ByteLevel":  # ByteLevel moves offsets only
-                raise self._unsupported("post_processor", part["type"], "ByteLevel, TemplateProcessing")
+                raise self._unsupported("post_processor", part["type"], "ByteLevel, TemplateProcessing, BertProcessing")
         return before, behind
+
+    def _read_word_pieces(self, model: Mapping[str, Any]) -> WordPieceRules:
+        assert self.unknown_id is not None
+        prefix, longest = model.get("continuing_subword_prefix", "##"), model.get("max_input_chars_per_word", 100)
+        if not isinstance(prefix, str) or not prefix:
+            raise self._wrong("model.continuing_subword_prefix", prefix, "a text")
+        if type(longest) is not int or not 1 <= longest <= MAX_WORD:
+            raise self._wrong("model.max_input_chars_per_word", longest, f"a number from 1 to {MAX_WORD}")
+        rules = WordPieceRules(self.unknown_id, prefix=prefix, longest_word=longest)
+        parts = list(self._flat(self._root.get("normalizer"), "normalizer", "normalizers"))
+        if [part["type"] for part in parts] != ["BertNormalizer"]:
+            kinds = " + ".join(part["type"] for part in parts)
+            raise self._unsupported("normalizer", kinds or None, "BertNormalizer for WordPiece")
+        lowers = parts[0].get("lowercase", True) is True
+        accents = parts[0].get("strip_accents")
+        return replace(
+            rules,
+            is_cleaned=parts[0].get("clean_text", True) is True,
+            parts_ideographs=parts[0].get("handle_chinese_chars", True) is True,
+            strips_accents=lowers if accents is None else accents is True,
+            lowers=lowers,
+        )
+
+    def _bert_end(self, part: Mapping[str, Any], name: str) -> tuple[int, ...]:
+        match part.get(name):
+            case [str(), int(id)] if 0 <= id < MAX_TOKENS:
+                return (id,)
+            case other:
+                raise self._wrong(f"post_processor.{name}", other, "a token's text and id")
 
     def _read_vocab(self, vocab: object) -> dict[str, int]:
         vocab = self._object(vocab, "model.vocab")

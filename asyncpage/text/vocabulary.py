@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from asyncpage.text.pieces import Splitting
+from asyncpage.text.wordpiece import WordPieceRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class AddedToken:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """A byte-level BPE vocabulary.
+    """A vocabulary: byte-level BPE, or WordPiece where it has `word_pieces`.
 
     `tokens`: the text of each id, "" where there is none. `merges` gives pairs of texts, most urgent first.
     `splitting`: how text is cut into pieces. `is_nfc`: text is brought to Unicode form NFC first. `ignore_merges`:
@@ -57,3 +58,4 @@ class Vocabulary:
     end_ids: tuple[int, ...] = ()
     named: Mapping[str, str] = field(default_factory=dict)
     templates: Mapping[str, str] = field(default_factory=dict)
+    word_pieces: WordPieceRules | None = None

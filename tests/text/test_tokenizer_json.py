@@ -67,7 +67,7 @@ def test_every_supported_pre_tokenizer_gives_the_reference_ids(model_folder: Wri
         {"pre_tokenizer": sequence(sequence(byte_level()))},
         {"normalizer": {"type": "NFKC"}},
         {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]}},
-        {"post_processor": {"type": "BertProcessing", "sep": ["</s>", 1], "cls": ["<s>", 0]}},
+        {"post_processor": {"type": "RobertaProcessing", "sep": ["</s>", 1], "cls": ["<s>", 0]}},
         {"decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True}},
     ],
 )
@@ -82,7 +82,7 @@ def test_an_unknown_part_is_refused_by_name(model_folder: WriteFolder, changes: 
     "option",
     [
         {"type": "Unigram"},
-        {"type": "WordPiece"},
+        {"type": "WordLevel"},
         {"byte_fallback": True},
         {"dropout": 0.1},
         {"end_of_word_suffix": "</w>"},
