@@ -26,7 +26,6 @@ from asyncpage.actors.supervisor import Supervisor
 from asyncpage.clock import Clock, SystemClock
 from asyncpage.compiler import GrammarCompiler
 from asyncpage.config import EngineConfig
-from asyncpage.core.block_names import chain_names
 from asyncpage.core.policy_registry import load_policy
 from asyncpage.core.pooling import POOLED, check_mode, choose_pooling, no_embeddings
 from asyncpage.core.sampling import SamplingParams
@@ -34,7 +33,7 @@ from asyncpage.errors import Failure, RequestError, UsageError
 from asyncpage.grammar.request import read_request
 from asyncpage.grammar.source import GrammarSource
 from asyncpage.host_memory import open_arena
-from asyncpage.house import House, StandIn, Text, build, executor_settings, fingerprint, mailboxes
+from asyncpage.house import House, StandIn, build, executor_settings, fingerprint, mailboxes, new_recorder
 from asyncpage.logs import configure_logs_unless_set
 from asyncpage.messages import (
     ChatPrompt,
@@ -57,8 +56,9 @@ from asyncpage.pipes.cache_feed import CacheFeed
 from asyncpage.pipes.host_arena import HostArena
 from asyncpage.pipes.journal.recorder import Recorder
 from asyncpage.pipes.journal.segment import SegmentFiles
-from asyncpage.pipes.launcher import Launcher, ProcessLauncher, ThreadLauncher
+from asyncpage.pipes.launcher import Launcher
 from asyncpage.pipes.mailbox import Mailbox
+from asyncpage.placement import executor_launcher
 from asyncpage.prompt_like import PromptLike, as_prompt
 from asyncpage.store import resolve_model
 from asyncpage.text.token_logprobs import TokenTable
@@ -156,7 +156,7 @@ class AsyncEngine:
             path = resolve_model(config.model)
             arena = open_arena(config)
             executor = ExecutorActor(
-                launcher or _launcher(config),
+                launcher or executor_launcher(config),
                 Load(executor_settings(config, str(path), arena)),
                 boxes["scheduler"],
                 clock,
@@ -175,7 +175,7 @@ class AsyncEngine:
             pooling = choose_pooling(config.pooling, read.pooling, handshake.kind)
             seed = int.from_bytes(os.urandom(7), "little") if config.seed is None else config.seed
             if files is not None:
-                recorder = _recorder(files, clock, config, handshake, seed, text)
+                recorder = new_recorder(files, clock, config, handshake, seed, text)
             around = None if stand_in is None else stand_in.around_index
             house = build(
                 config, handshake, text, clock, seed, boxes.__getitem__, recorder, around_index=around, arena=arena
@@ -385,32 +385,6 @@ class AsyncEngine:
         error = None if running.cancelled() else running.exception()
         if self._death is None:
             self._died("supervisor", error or RuntimeError("it was cancelled"))
-
-
-def _recorder(
-    files: SegmentFiles, clock: Clock, config: EngineConfig, handshake: Handshake, seed: int, text: Text
-) -> Recorder:
-    def first_name(salt: str, adapter: str, tokens: bytes) -> bytes:
-        return b"".join(chain_names(tokens, handshake.block_size, salt=salt, adapter=adapter))
-
-    return Recorder(
-        files,
-        clock,
-        config=config,
-        handshake=handshake,
-        seed=seed,
-        eos_ids=text.tokenizer.eos_ids,
-        first_name=None if config.kv_dir is None else first_name,
-    )
-
-
-def _launcher(config: EngineConfig) -> Launcher:
-    if config.placement == "process":
-        return ProcessLauncher()
-    from asyncpage.executor.process import serve
-    from asyncpage.executor.runner import load_runner
-
-    return ThreadLauncher(lambda link: serve(link, load_runner))
 
 
 def _model_name(model: str) -> str:

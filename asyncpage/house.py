@@ -25,6 +25,7 @@ from asyncpage.actors.tokenizer import TokenizerActor
 from asyncpage.clock import Clock
 from asyncpage.config import EngineConfig
 from asyncpage.core.admission import SchedulerSettings
+from asyncpage.core.block_names import chain_names
 from asyncpage.core.block_tables import BlockTables
 from asyncpage.core.memory import Memory, Rules
 from asyncpage.core.policy_registry import load_policy
@@ -35,6 +36,8 @@ from asyncpage.core.tier import Tier
 from asyncpage.errors import UsageError
 from asyncpage.messages import Follow, Handshake
 from asyncpage.pipes.host_arena import HostArena
+from asyncpage.pipes.journal.recorder import Recorder
+from asyncpage.pipes.journal.segment import SegmentFiles
 from asyncpage.pipes.kv_folder import KvFolder
 from asyncpage.pipes.mailbox import Address, Mailbox
 from asyncpage.text.chat_template import ChatTemplate
@@ -273,3 +276,22 @@ def executor_settings(config: EngineConfig, model_path: str, arena: HostArena | 
     if arena is not None:
         settings |= {"kv_arena_fd": arena.fd, "kv_arena_bytes": config.host_tier_bytes}
     return settings
+
+
+def new_recorder(
+    files: SegmentFiles, clock: Clock, config: EngineConfig, handshake: Handshake, seed: int, text: Text
+) -> Recorder:
+    """What films the scheduler and the KV manager of a house into `files`."""
+
+    def first_name(salt: str, adapter: str, tokens: bytes) -> bytes:
+        return b"".join(chain_names(tokens, handshake.block_size, salt=salt, adapter=adapter))
+
+    return Recorder(
+        files,
+        clock,
+        config=config,
+        handshake=handshake,
+        seed=seed,
+        eos_ids=text.tokenizer.eos_ids,
+        first_name=None if config.kv_dir is None else first_name,
+    )

@@ -50,10 +50,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "host_memory": {"config", "errors", "machine", "pipes"},
     "compiler": {"grammar", "messages", "errors"},
     "model_files": {"house", "formats"} | ACTOR_SIDE,
+    "placement": {"pipes", "config"},
     "engine": {
         "compiler",
         "host_memory",
         "model_files",
+        "placement",
         "prompt_like",
         "house",
         "outputs",
@@ -94,7 +96,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
 }
 
 # The engine's in-process launcher runs the executor's loop in a thread: the only way in from this side.
-MAY_REACH_EXECUTOR = {"engine"}
+MAY_REACH_EXECUTOR = {"placement"}
 
 # Shipped doubles may stand anywhere, so "testing" may import every room; what it must not know is told below.
 FREE = {"testing", "__init__"}

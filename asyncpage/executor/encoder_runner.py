@@ -17,7 +17,18 @@ import torch
 from asyncpage.errors import ProtocolError
 from asyncpage.executor.batch import BatchShape, PersistentBatch
 from asyncpage.executor.pooler import NOT_NUMBERS, as_embedding, pool_whole
-from asyncpage.messages import EMPTY, Handshake, Int32, NewRow, Pooled, Pooling, Step, StepDone
+from asyncpage.messages import (
+    EMPTY,
+    Handshake,
+    Int32,
+    LearnGrammar,
+    LearnVocabulary,
+    NewRow,
+    Pooled,
+    Pooling,
+    Step,
+    StepDone,
+)
 from asyncpage.models.encoder import Encoder
 
 
@@ -53,6 +64,10 @@ class EncoderRunner:
             elapsed_us=(time.perf_counter_ns() - started) // 1000,
             pooled=pooled,
         )
+
+    def learn(self, lesson: LearnVocabulary | LearnGrammar) -> None:
+        """Errors: `ProtocolError`: an encoder writes no answer that could follow a grammar."""
+        raise ProtocolError(f"an encoder was sent {type(lesson).__name__}")
 
     def close(self) -> None:
         """The weights go with the runner."""
