@@ -25,8 +25,8 @@ from aiohttp import web
 from asyncpage.errors import RequestError
 from asyncpage.server.failure import invalid
 
-MAX_DEPTH = 100
-"""Levels of nesting in a body; a JSON Schema that people write has a dozen."""
+MAX_DEPTH = 200
+"""Levels of nesting in a body; a JSON Schema that people write has a dozen, and one made by machine a hundred."""
 
 # Reading a value takes up to a few microseconds, in which nothing else runs, whatever it is for. Strings are dearest,
 # then lists and objects; numbers are cheap, and prompts are made of them.

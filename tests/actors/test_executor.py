@@ -27,9 +27,11 @@ from asyncpage.errors import AsyncpageError, ExecutorError, ModelError, UsageErr
 from asyncpage.executor.process import serve
 from asyncpage.messages import (
     EMPTY,
+    Constraint,
     ExecutorGone,
     ExecutorLost,
     ExecutorReady,
+    LearnVocabulary,
     Load,
     NewRow,
     RequestId,
@@ -252,6 +254,29 @@ def test_a_spawned_executor_works_is_replaced_and_leaves_nothing(
 
 
 # --- working ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_early", [True, False], ids=["before the executor", "after it"])
+def test_each_executor_is_told_of_a_grammar_before_the_first_row_that_follows_it(run: Run, is_early: bool) -> None:
+    async def main() -> None:
+        launcher = Varying({})
+        house = House(launcher)
+        vocabulary = LearnVocabulary(b"ab", np.array([1, 1], dtype=np.int32))
+        if is_early:
+            house.mailbox.send(vocabulary)
+        row = replace(new_row([1, 2]), constraint=Constraint(b"digest", bytes(3_000_000)))  # more than the ring holds
+        async with lived_in(house):
+            if not is_early:
+                house.mailbox.send(vocabulary)
+            for epoch in (1, 2):  # the arithmetic raises where a row names what it was not told
+                house.step(epoch, added=(row,), count=2)
+                assert await house.answer() == next_token([1, 2])
+                if epoch == 1:
+                    os.kill(launcher.launched[0].pid, signal.SIGKILL)
+                    assert isinstance(await house.scheduler.next(), ExecutorLost)
+                    assert await house.scheduler.next() == ExecutorReady(2)
+
+    run(main())
 
 
 @pytest.mark.parametrize("placement", ["process", "thread"])

@@ -24,8 +24,11 @@ from asyncpage.messages import (
     EMPTY_BLOCKS,
     EMPTY_PAIRS,
     EMPTY_TRIPLES,
+    Constraint,
     Handshake,
     LayerGroup,
+    LearnGrammar,
+    LearnVocabulary,
     Load,
     LoadFailed,
     Logprobs,
@@ -92,6 +95,7 @@ new_rows = st.builds(
     end_token_ids=st.lists(small, max_size=4).map(tuple),
     bad_word_ids=st.lists(st.lists(small, max_size=3).map(tuple), max_size=3).map(tuple),
     adapter_slot=small,
+    constraint=st.none() | st.builds(Constraint, st.binary(max_size=16), st.binary(max_size=40)),
 )
 
 
@@ -150,6 +154,12 @@ messages = st.one_of(
     st.builds(StepFailed, int64, int64, text),
     handshakes,
     st.just(Shutdown()),
+    st.builds(LearnVocabulary, st.binary(max_size=40), column(7)),
+    st.builds(
+        LearnGrammar,
+        st.builds(Constraint, st.binary(max_size=16), st.binary(max_size=40)),
+        st.lists(st.binary(max_size=16), max_size=3).map(tuple),
+    ),
 )
 
 

@@ -1,0 +1,274 @@
+"""Rows that follow a grammar, among others: what they may say, how they end, and what fails them alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+
+from asyncpage.core.sampling import SamplingParams
+from asyncpage.executor import grammar as module
+from asyncpage.executor.grammar import forbid
+from asyncpage.executor.sampler import Sampled, Sampler
+from asyncpage.grammar import automaton, configuration
+from asyncpage.grammar.network import Network
+from asyncpage.messages import Constraint, LearnGrammar, LearnVocabulary, NewRow, RequestId
+from tests.grammar.networks import any_of, byte, network, sequence, star, text
+
+WORDS = [b"", b"a", b"b", b"ab", b"c", b"!", b"aa", b"", b"ba"]
+END, WIDTH = 7, 11  # a control token; the model's head is wider than the vocabulary
+GREEDY = SamplingParams(temperature=0.0)
+
+A_OR_B = network(sequence(any_of(text(b"ab"), text(b"ba")), text(b"!")))
+ANY_A = network(star(byte((0x61, 0x61))))
+
+
+class Rows:
+    """A sampler that was told the vocabulary, and what each of its rows knows."""
+
+    def __init__(self) -> None:
+        self.sampler = Sampler(WIDTH, torch.device("cpu"))
+        lengths = np.array(list(map(len, WORDS)), dtype=np.int32)
+        self.sampler.grammars.learn(LearnVocabulary(b"".join(WORDS), lengths))
+        self.known: dict[int, list[int]] = {}
+        self.digests: dict[int, bytes] = {}
+
+    def learn(self, net: Network, forget: tuple[bytes, ...] = ()) -> Constraint:
+        digest = bytes([len(self.digests)])
+        self.digests[len(self.digests)] = digest
+        self.sampler.grammars.learn(LearnGrammar(Constraint(digest, net.to_bytes()), forget))
+        return Constraint(digest, b"")
+
+    def add(
+        self,
+        row: int,
+        constraint: Constraint | None,
+        sampling: SamplingParams = GREEDY,
+        output: Sequence[int] = (),
+        ends: tuple[int, ...] = (END,),
+    ) -> None:
+        tokens = np.array([2, 4, *output], dtype=np.int32)
+        new = NewRow(
+            row, RequestId(row), tokens.tobytes(), 2, 0, (), sampling, sampling.seed or row, ends, constraint=constraint
+        )
+        assert self.sampler.refusal(new) is None
+        self.sampler.add(new, tokens)
+        self.known[row] = tokens.tolist()
+
+    def step(self, logits: dict[int, Sequence[float]]) -> Sampled:
+        rows = np.array(list(logits), dtype=np.int32)
+        numbers = np.array([len(self.known[row]) - 2 for row in logits])
+        stacked = torch.tensor(list(logits.values()), dtype=torch.float32)
+        done = self.sampler.sample(rows, numbers, stacked, lambda row: np.array(self.known[row], dtype=np.int32))
+        kept = np.ones(len(rows), dtype=bool)
+        kept[[index for index, _ in done.failed]] = False
+        self.sampler.append(rows[kept], done.tokens[kept])
+        for row, token in zip(rows[kept].tolist(), done.tokens[kept].tolist(), strict=True):
+            self.known[row].append(token)
+        return done
+
+    def output(self, row: int) -> list[bytes]:
+        return [WORDS[token] if token != END else b"END" for token in self.known[row][2:]]
+
+
+@pytest.fixture
+def rows() -> Iterator[Rows]:
+    made = Rows()
+    yield made
+    made.sampler.grammars.close()
+
+
+def prefers(*tokens: int) -> list[float]:
+    """Logits of the vocabulary in this order of preference, then the rest by id."""
+    order = [*tokens, *(token for token in range(WIDTH) if token not in tokens)]
+    return [float(WIDTH - order.index(token)) for token in range(WIDTH)]
+
+
+def test_a_greedy_row_says_the_likeliest_that_is_allowed_and_ends_when_nothing_else_may_come(
+    rows: Rows,
+) -> None:
+    rows.add(0, rows.learn(A_OR_B))
+    for _ in range(4):
+        assert not rows.step({0: prefers(10, END, 0, 5, 6, 2, 1)}).failed
+    assert rows.output(0) == [b"b", b"a", b"!", b"END"]
+
+
+def test_an_end_token_is_allowed_exactly_where_the_text_may_end(rows: Rows) -> None:
+    rows.add(0, rows.learn(ANY_A))
+    rows.add(1, rows.learn(A_OR_B))
+    rows.step({0: prefers(1), 1: prefers(END, 3)})
+    rows.step({0: prefers(END, 1), 1: prefers(END, 3)})
+    assert rows.output(0) == [b"a", b"END"]
+    assert rows.output(1) == [b"ab", b"!"]
+
+
+def test_a_text_token_that_ends_is_allowed_only_where_the_text_may_end(rows: Rows) -> None:
+    rows.add(0, rows.learn(A_OR_B), ends=(1, END))
+    rows.step({0: prefers(1, 2)})
+    assert rows.output(0) == [b"b"]
+
+
+def test_a_complete_text_ends_whatever_min_tokens_says_and_an_incomplete_one_goes_on(rows: Rows) -> None:
+    sampling = SamplingParams(temperature=0.0, min_tokens=5)
+    rows.add(0, rows.learn(A_OR_B), sampling)
+    rows.add(1, rows.learn(ANY_A), sampling)
+    for _ in range(3):
+        rows.step({0: prefers(END, 3), 1: prefers(END, 1)})
+    assert rows.output(0) == [b"ab", b"!", b"END"]
+    assert rows.output(1) == [b"a", b"a", b"a"]
+
+
+def test_the_step_after_an_end_fails_nothing(rows: Rows) -> None:
+    rows.add(0, rows.learn(A_OR_B), output=(3, 5))
+    for _ in range(3):  # a step more may be under way when the end is read
+        assert not rows.step({0: prefers(1)}).failed
+    assert rows.output(0)[-3:] == [b"END"] * 3
+
+
+def test_rows_without_a_grammar_say_what_they_say_alone(rows: Rows) -> None:
+    constraint = rows.learn(A_OR_B)
+    rows.add(0, constraint)
+    rows.add(1, None)
+    rows.add(2, None, SamplingParams(seed=4))
+    rows.add(3, constraint, SamplingParams(seed=4))
+    logits = torch.randn(6, WIDTH, generator=torch.Generator().manual_seed(1)).tolist()
+    for values in logits:
+        assert not rows.step(dict.fromkeys(range(4), values)).failed
+    alone = Rows()
+    alone.add(1, None)
+    alone.add(2, None, SamplingParams(seed=4))
+    for values in logits:
+        alone.step({1: values})
+        alone.step({2: values})
+    assert (rows.known[1], rows.known[2]) == (alone.known[1], alone.known[2])
+    assert b"".join(rows.output(3)).removesuffix(b"END" * rows.output(3).count(b"END")) in (b"ab!", b"ba!")
+
+
+def test_log_probabilities_are_those_before_the_grammar(rows: Rows) -> None:
+    rows.add(0, rows.learn(A_OR_B), SamplingParams(temperature=0.0, logprobs=2))
+    values = prefers(10, 0, 3)
+    done = rows.step({0: values})
+    raw = torch.log_softmax(torch.tensor(values), dim=0)
+    assert done.tokens.tolist() == [3]
+    assert done.logprobs is not None
+    assert done.logprobs.token_logprobs.tolist() == pytest.approx([float(raw[3])])
+    assert done.logprobs.top_ids.tolist() == [[10, 0]]
+    assert done.logprobs.ranks.tolist() == [3]
+
+
+def test_biases_and_penalties_choose_among_what_is_allowed(rows: Rows) -> None:
+    rows.add(0, rows.learn(ANY_A), SamplingParams(temperature=0.0, logit_bias=((10, 100.0), (6, 50.0))))
+    rows.add(1, rows.learn(ANY_A), SamplingParams(temperature=0.0, presence_penalty=2.0))
+    rows.step({0: prefers(1), 1: prefers(1, 6)})
+    rows.step({0: prefers(1), 1: prefers(1, 6)})
+    assert rows.output(0) == [b"aa", b"aa"]
+    assert rows.output(1) == [b"a", b"aa"]
+
+
+def test_a_row_goes_on_where_its_output_had_come_to(rows: Rows) -> None:
+    constraint = rows.learn(A_OR_B)
+    rows.add(0, constraint, output=(2,))
+    rows.step({0: prefers(2, 1)})
+    rows.sampler.clear()
+    rows.add(4, constraint, output=(2, 1))
+    rows.step({4: prefers(2, 1, END)})
+    assert rows.output(0) == [b"b", b"a"]
+    assert rows.output(4) == [b"b", b"a", b"!"]
+
+
+def test_what_does_not_follow_its_grammar_fails_alone(rows: Rows) -> None:
+    constraint = rows.learn(A_OR_B)
+    rows.add(0, constraint, output=(5,))
+    rows.add(1, constraint)
+    rows.add(2, Constraint(b"unheard", b""))
+    rows.add(3, None)
+    done = rows.step(dict.fromkeys(range(4), prefers(1)))
+    assert dict(done.failed).keys() == {0, 2}
+    assert "does not allow" in dict(done.failed)[0]
+    assert "not told" in dict(done.failed)[2]
+    assert rows.output(1) == rows.output(3) == [b"a"]
+
+
+def test_a_grammar_that_no_token_can_follow_fails_its_row_alone(rows: Rows) -> None:
+    rows.add(0, rows.learn(network(text(b"xyz"))))
+    rows.add(1, rows.learn(A_OR_B), SamplingParams(temperature=0.0, allowed_token_ids=(0, 4)))
+    rows.add(2, None)
+    done = rows.step(dict.fromkeys(range(3), prefers(1)))
+    assert "no token begins" in dict(done.failed)[0]
+    assert "the grammar together" in dict(done.failed)[1]
+    assert rows.output(2) == [b"a"]
+
+
+def test_bytes_that_are_no_network_fail_their_row_alone(rows: Rows) -> None:
+    rows.sampler.grammars.learn(LearnGrammar(Constraint(b"broken", b"apgn")))
+    rows.add(0, Constraint(b"broken", b""))
+    rows.add(1, None)
+    done = rows.step(dict.fromkeys(range(2), prefers(1)))
+    assert [index for index, _ in done.failed] == [0]
+
+
+def test_a_grammar_past_a_bound_fails_its_row_alone(rows: Rows) -> None:
+    with patch.object(configuration, "MAX_CLOSURE", 1):
+        rows.add(0, rows.learn(network(star(any_of(text(b"a"), text(b"b"))))))
+        rows.add(1, None)
+        done = rows.step(dict.fromkeys(range(2), prefers(1)))
+    assert [index for index, _ in done.failed] == [0]
+    assert "ways" in done.failed[0][1]
+
+
+def test_a_row_that_finds_its_automaton_full_goes_on_in_a_fresh_one(rows: Rows) -> None:
+    either = network(any_of(text(b"ab" * 20), text(b"ba" * 20)))
+    with patch.object(automaton, "MAX_BYTES", 2_200), patch.object(module, "Automaton", wraps=module.Automaton) as made:
+        constraint = rows.learn(either)
+        for row, letters in ((0, (1, 2)), (1, (2, 1))):
+            rows.add(row, constraint)
+            for step in range(40):
+                assert not rows.step({row: prefers(letters[step % 2])}).failed
+    assert made.call_count == 2
+    assert [b"".join(rows.output(row)) for row in (0, 1)] == [b"ab" * 20, b"ba" * 20]
+
+
+def test_an_automaton_that_is_full_from_the_start_fails_its_row_alone(rows: Rows) -> None:
+    with patch.object(automaton, "MAX_BYTES", 0):
+        rows.add(0, rows.learn(ANY_A))
+        rows.add(1, None)
+        done = rows.step(dict.fromkeys(range(2), prefers(1)))
+    assert [index for index, _ in done.failed] == [0]
+
+
+def test_forgotten_grammars_serve_the_rows_that_follow_them(rows: Rows) -> None:
+    first = rows.learn(A_OR_B)
+    rows.add(0, first)
+    rows.step({0: prefers(2)})
+    rows.learn(ANY_A, forget=(first.digest,))
+    rows.add(1, first)
+    done = rows.step(dict.fromkeys((0, 1), prefers(1)))
+    assert rows.output(0) == [b"b", b"a"]
+    assert [index for index, _ in done.failed] == [1]
+
+
+def test_drawn_tokens_are_spread_as_the_model_says_among_those_allowed(rows: Rows) -> None:
+    constraint = rows.learn(ANY_A)
+    values = [0.0] * WIDTH
+    values[6] = float(np.log(3.0))  # three times as likely as "a" and as the end
+    for row in range(600):
+        rows.add(row, constraint, SamplingParams(seed=row))
+    rows.step(dict.fromkeys(range(600), values))
+    counts = [sum(known[2] == token for known in rows.known.values()) for token in (1, 6, END)]
+    assert sum(counts) == 600
+    expected = (120, 360, 120)
+    assert sum((found - most) ** 2 / most for found, most in zip(counts, expected, strict=True)) < 20  # p < 0.0001
+
+
+def test_bits_beyond_a_byte_forbid_the_right_tokens() -> None:
+    logits = torch.zeros(3, 19)
+    allowed = np.zeros((2, 24), dtype=np.uint8)
+    allowed[0, [0, 7, 8, 18]] = 1
+    allowed[1, [5]] = 1
+    forbid(logits, [2, 0], list(np.packbits(allowed, axis=1, bitorder="little")))
+    assert torch.isfinite(logits[2]).nonzero().flatten().tolist() == [0, 7, 8, 18]
+    assert torch.isfinite(logits[0]).nonzero().flatten().tolist() == [5]
+    assert torch.isfinite(logits[1]).all()
