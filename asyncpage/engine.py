@@ -59,7 +59,7 @@ from asyncpage.pipes.journal.segment import SegmentFiles
 from asyncpage.pipes.launcher import Launcher
 from asyncpage.pipes.mailbox import Mailbox
 from asyncpage.placement import executor_launcher
-from asyncpage.prompt_like import PromptLike, as_prompt
+from asyncpage.prompts import PromptLike, as_prompt
 from asyncpage.store import resolve_model
 from asyncpage.text.token_logprobs import TokenTable
 

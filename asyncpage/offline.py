@@ -24,7 +24,7 @@ from asyncpage.errors import UsageError
 from asyncpage.messages import ChatPrompt, TextPrompt, TokenPrompt
 from asyncpage.outputs import Part, RequestOutput, gather
 from asyncpage.progress import Progress
-from asyncpage.prompt_like import PromptLike
+from asyncpage.prompts import PromptLike
 
 _T = TypeVar("_T")
 Message = Mapping[str, Any]

@@ -1,8 +1,8 @@
-"""What in-process callers may give as a prompt, and the message that is made of it.
+"""What Python programs may give as a prompt, and the message's form of it.
 
-`AsyncEngine` and `LLM` take it from Python programs; the server makes its prompts itself.
+The engine's callers give one; the tokenizer is sent what it becomes.
 
-INVARIANT: whatever token ids are given, they are refused by their place or fit the message's column.
+INVARIANT: token ids in a prompt fit the column that they travel in.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PromptLike = str | Sequence[int] | Prompt
 
 
 def as_prompt(prompt: PromptLike) -> Prompt:
-    """Errors: `RequestError` for a token id that no vocabulary can have."""
+    """Text, token ids, or a prompt as it is. Errors: `RequestError` for an id outside any vocabulary."""
     match prompt:
         case str():
             return TextPrompt(prompt)
