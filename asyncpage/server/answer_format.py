@@ -33,4 +33,4 @@ def read_answer_format(fields: Fields, asked: Mapping[str, Any], path: str) -> t
 
 
 def _is_extension(name: str) -> bool:
-    return name == "structured_outputs" or name.startswith("guided_")
+    return name in ("structured_outputs", "json_schema", "grammar") or name.startswith("guided_")
