@@ -62,7 +62,7 @@ class _Reading:
                 texts: list[str] = []
                 for index, raw in enumerate(content):
                     self._block(role, _as_block(raw, f"{path}.{index}", _BLOCKS[role]), texts)
-                if texts:
+                if texts or not content or role == "assistant":  # a turn that says nothing still is one
                     self.say(role, "\n".join(texts))
             case _:
                 raise wrong_type(path, "a string or a list of blocks", content)

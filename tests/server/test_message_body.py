@@ -143,6 +143,19 @@ def test_turns_of_one_role_that_follow_one_another_are_one(prompt) -> None:
     assert found.messages == ({"role": "user", "content": "hi\nyou"}, {"role": "assistant", "content": ""}, USER)
 
 
+def test_a_turn_without_a_word_is_an_empty_message(prompt) -> None:
+    for turn in (
+        {"role": "user", "content": []},
+        {"role": "system", "content": []},
+        {"role": "assistant", "content": []},
+    ):
+        assert prompt([turn]).messages == ({"role": turn["role"], "content": ""},)
+    thought = {"type": "redacted_thinking", "data": "x"}
+    assert prompt([{"role": "assistant", "content": [thought]}]).messages == ({"role": "assistant", "content": ""},)
+    result = {"type": "tool_result", "tool_use_id": "a", "content": "b"}
+    assert len(prompt([{"role": "user", "content": [result]}]).messages) == 1
+
+
 def test_a_last_turn_of_the_assistants_is_gone_on_with(prompt) -> None:
     begun = prompt([USER, {"role": "assistant", "content": "The answer is ("}])
     assert (begun.continue_final_message, begun.add_generation_prompt) == (True, False)
