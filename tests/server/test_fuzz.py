@@ -11,6 +11,7 @@ import asyncio
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -136,6 +137,13 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
     for path, methods in DOCUMENT["paths"].items()
     if "requestBody" in methods.get("post", {})
 }
+# How the last event of each route's streams begins.
+ENDS: Mapping[str, bytes] = {
+    "/v1/chat/completions": rb"data: \[DONE\]",
+    "/v1/completions": rb"data: \[DONE\]",
+    "/v1/responses": rb"event: response\.(completed|incomplete|failed)\n",
+    "/v1/messages": rb"event: (message_stop|error)\n",
+}
 # The one stream that never ends by itself is left out.
 PATHS = [path for path in DOCUMENT["paths"] if path != "/events/kv"]
 
@@ -199,9 +207,11 @@ class Target:
             assert answer.status < 500, text
         assert answer.headers["X-Request-Id"]
         if answer.content_type == "text/event-stream":
-            assert text.endswith(b"data: [DONE]\n\n")
+            assert text.endswith(b"\n\n")
+            assert re.match(ENDS[path], text[:-2].rpartition(b"\n\n")[2])
         elif answer.status >= 400 and method != "HEAD":
-            assert set(json.loads(text)["error"]) == {"message", "type", "param", "code"}
+            fields = {"message", "type"} if path.startswith("/v1/messages") else {"message", "type", "param", "code"}
+            assert set(json.loads(text)["error"]) == fields
 
     def canary(self) -> dict[str, Any]:
         async def ask() -> dict[str, Any]:

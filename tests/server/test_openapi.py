@@ -16,19 +16,28 @@ from asyncpage.server.chat_body import read_chat
 from asyncpage.server.completion_body import read_completion
 from asyncpage.server.fields import Fields
 from asyncpage.server.json_body import parse_object
+from asyncpage.server.message_body import read_counted, read_message
 from asyncpage.server.openapi.page import render
+from asyncpage.server.response_body import read_response
 from asyncpage.server.tokenize_body import read_detokenize, read_tokenize
 from tests.server.specimen import DOCUMENT, SCHEMAS, field_names, resolved, specimens
 
 READERS: dict[str, Callable[..., Any]] = {
     "ChatRequest": read_chat,
     "CompletionRequest": read_completion,
+    "ResponseRequest": read_response,
+    "MessageRequest": read_message,
+    "CountRequest": read_counted,
     "TokenizeRequest": read_tokenize,
     "DetokenizeRequest": read_detokenize,
 }
 
 # Documented, because clients send them; objects of one kind only, so that nobody has to read which.
 OF_ONE_KIND = {"messages.*.tool_calls.*.type"}
+
+# Handed on in the form that chat completions have, whose names are read then.
+HANDED_ON = {"tools", "tool_choice", "parallel_tool_calls", "text", "response_format", "output_config", "output_format"}
+NEWER = ("ResponseRequest", "MessageRequest", "CountRequest")
 
 SETTING = Setting(
     model_names=("a",),
@@ -110,6 +119,11 @@ def test_every_field_that_is_described_is_read_and_every_one_that_is_read_is_des
     described = {
         path for path in field_names(SCHEMAS[name]) if "." not in path or path.split(".")[0] not in unsupported
     }
+    if name in NEWER:
+        assert HANDED_ON & set(SCHEMAS[name]["properties"]) <= read
+        read, described = (
+            {path for path in paths if path.split(".")[0] not in HANDED_ON} for paths in (read, described)
+        )
     assert read == described - OF_ONE_KIND
     refusing = {field for field, schema in SCHEMAS[name]["properties"].items() if "Not supported" in str(schema)}
     assert set(SCHEMAS[name]["properties"]) - with_success - unsupported <= refusing
@@ -133,6 +147,13 @@ def check(value: Any, schema: Any) -> None:
     Draft202012Validator({**schema, "components": DOCUMENT["components"]}).validate(value)
 
 
+async def events(site, path: str, **fields: Any) -> list[dict[str, Any]]:
+    async with site.session.post(site.url + path, json={**fields, "stream": True}) as answer:
+        assert answer.status == 200, await answer.text()
+        text = await answer.text()
+    return [json.loads(line[6:]) for line in text.split("\n") if line.startswith("data: ")]
+
+
 async def test_answers_chunks_and_errors_are_as_described(site) -> None:
     every = {"logprobs": 2, "prompt_logprobs": 1, "return_token_ids": True, "echo": True}
     for fields in ({}, every, {"max_tokens": 1, "n": 2}, {"stop": "b"}):
@@ -149,6 +170,19 @@ async def test_answers_chunks_and_errors_are_as_described(site) -> None:
         own = {"logprobs": 2, "return_token_ids": True} if fields else {}
         for chunk in await site.stream("/v1/completions", prompt="abc", stream_options=options, **own):
             check(chunk, SCHEMAS["CompletionChunk"])
+    for fields in ({}, {"max_output_tokens": 1}, {"include": ["message.output_text.logprobs"], "top_logprobs": 1}):
+        check((await site.post("/v1/responses", {"input": "abc", **fields}))[1], SCHEMAS["Response"])
+        for event in await events(site, "/v1/responses", input="abc", **fields):
+            check(event, SCHEMAS["ResponseEvent"])
+            if "response" in event:
+                check(event["response"], SCHEMAS["Response"])
+    turns = {"messages": [{"role": "user", "content": "abc"}], "max_tokens": 9}
+    for fields in ({}, {"max_tokens": 1}, {"stop_sequences": ["b"]}):
+        check((await site.post("/v1/messages", {**turns, **fields}))[1], SCHEMAS["AnthropicMessage"])
+        for event in await events(site, "/v1/messages", **{**turns, **fields}):
+            check(event, SCHEMAS["MessageEvent"])
+    del turns["max_tokens"]
+    check((await site.post("/v1/messages/count_tokens", turns))[1], SCHEMAS["TokenCount"])
     for asked in ({}, {"prompt": 5}, {"prompt": "a", "n": 0}):
         check((await site.post("/v1/completions", asked))[1], SCHEMAS["Error"])
     check((await site.post("/tokenize", {"prompt": "a", "return_token_strs": True}))[1], SCHEMAS["Tokenized"])

@@ -8,12 +8,20 @@ INVARIANT: no two parts describe the same path or give a schema the same name.
 from __future__ import annotations
 
 import asyncpage
-from asyncpage.server.openapi import chat, completions, models, status, tokens
+from asyncpage.server.openapi import chat, completions, messages, models, responses, status, tokens
 from asyncpage.server.openapi.answers import RESPONSES, SCHEMAS
 from asyncpage.server.openapi.part import Part
 from asyncpage.server.openapi.schema import Json
 
-PARTS: tuple[Part, ...] = (chat.PART, completions.PART, models.PART, tokens.PART, status.PART)
+PARTS: tuple[Part, ...] = (
+    chat.PART,
+    completions.PART,
+    responses.PART,
+    messages.PART,
+    models.PART,
+    tokens.PART,
+    status.PART,
+)
 
 _TEXT = (
     "The OpenAI API, served by a model of your own. Where the server was started with a key, every route but those "
