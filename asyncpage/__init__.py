@@ -11,15 +11,17 @@ if TYPE_CHECKING:
     from asyncpage.config import EngineConfig
     from asyncpage.core.sampling import SamplingParams
     from asyncpage.engine import AsyncEngine
+    from asyncpage.messages import Pooling
     from asyncpage.offline import LLM
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "AsyncEngine", "EngineConfig", "SamplingParams", "__version__"]
+__all__ = ["LLM", "AsyncEngine", "EngineConfig", "Pooling", "SamplingParams", "__version__"]
 
 _HOMES = {
     "LLM": "asyncpage.offline",
     "AsyncEngine": "asyncpage.engine",
     "EngineConfig": "asyncpage.config",
+    "Pooling": "asyncpage.messages",
     "SamplingParams": "asyncpage.core.sampling",
 }
 

@@ -13,15 +13,16 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 from asyncpage.config import EngineConfig
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.engine import AsyncEngine
 from asyncpage.errors import UsageError
-from asyncpage.messages import ChatPrompt, TextPrompt, TokenPrompt
+from asyncpage.messages import ChatPrompt, Pooling, RequestOptions, TextPrompt, TokenPrompt
 from asyncpage.outputs import Part, RequestOutput, gather
 from asyncpage.progress import Progress
 from asyncpage.prompts import PromptLike
@@ -91,6 +92,22 @@ class LLM:
             [ChatPrompt(tuple(conversation)) for conversation in conversations], sampling, structured, progress
         )
 
+    def embed(
+        self, prompts: PromptLike | Sequence[PromptLike], *, pooling: Pooling | None = None, progress: bool = True
+    ) -> list[list[float]]:
+        """A vector for one prompt (text or token ids) or for each of many, all in one batch as far as it has room.
+
+        `pooling`: how; by default as the model's files or the setting of this name say. `progress` as for `generate`.
+        Errors: as for `generate`.
+        """
+        wanted = _as_list(prompts)
+        self._check_open()
+        room = max(1, self._config.max_queue)
+        options = RequestOptions(pooling=pooling)
+        return self._run_all(
+            [partial(self._engine.embed, prompt, options) for prompt in wanted], room, "embedding", progress
+        )
+
     def close(self) -> None:
         """Stop the engine and its thread. May be called twice."""
         self._end()
@@ -108,8 +125,7 @@ class LLM:
         structured: Mapping[str, Any] | None,
         progress: bool,
     ) -> list[RequestOutput]:
-        if not self._end.alive:
-            raise UsageError("this LLM is closed; make a new one")
+        self._check_open()
         if sampling is None:
             sampling = SamplingParams(**self._engine.sampling_defaults)
         each = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
@@ -118,47 +134,57 @@ class LLM:
                 f"there are {len(prompts)} prompts and {len(each)} sampling parameters; give one or as many"
             )
         room = max(1, self._config.max_queue // max(params.n for params in each) if each else 1)
-        bar = Progress("generating", "requests", sys.stderr, time.monotonic) if progress and prompts else None
+        jobs = [partial(_answer, self._engine, *pair, structured) for pair in zip(prompts, each, strict=True)]
+        return self._run_all(jobs, room, "generating", progress)
+
+    def _run_all(
+        self, jobs: Sequence[Callable[[], Coroutine[Any, Any, _T]]], room: int, what: str, progress: bool
+    ) -> list[_T]:
+        bar = Progress(what, "requests", sys.stderr, time.monotonic) if progress and jobs else None
         try:
-            return _await(_answers(self._engine, prompts, each, structured, room, bar), self._loop)
+            return _await(_results(jobs, room, bar), self._loop)
         finally:
             if bar is not None:
                 bar.close()
 
+    def _check_open(self) -> None:
+        if not self._end.alive:
+            raise UsageError("this LLM is closed; make a new one")
 
-async def _answers(
-    engine: AsyncEngine,
-    prompts: Sequence[PromptLike],
-    each: Sequence[SamplingParams],
-    structured: Mapping[str, Any] | None,
-    room: int,
-    bar: Progress | None,
-) -> list[RequestOutput]:
-    """All answers, at most `room` prompts under way at once."""
+
+async def _answer(
+    engine: AsyncEngine, prompt: PromptLike, params: SamplingParams, structured: Mapping[str, Any] | None
+) -> RequestOutput:
+    parts: list[Part] = [part async for part in engine.generate(prompt, params, structured=structured)]
+    return gather(
+        parts,
+        params.n,
+        has_logprobs=params.logprobs is not None,
+        has_prompt_logprobs=params.prompt_logprobs is not None,
+    )
+
+
+async def _results(jobs: Sequence[Callable[[], Coroutine[Any, Any, _T]]], room: int, bar: Progress | None) -> list[_T]:
+    """The results of all jobs, at most `room` of them under way at once."""
     gate = asyncio.Semaphore(room)
     done = 0
 
     def show() -> None:
         if bar is not None:
-            bar.update(done, len(prompts))
+            bar.update(done, len(jobs))
 
-    async def one(prompt: PromptLike, params: SamplingParams) -> RequestOutput:
+    async def one(job: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         nonlocal done
         async with gate:
-            parts: list[Part] = [part async for part in engine.generate(prompt, params, structured=structured)]
+            result = await job()
         done += 1
         show()
-        return gather(
-            parts,
-            params.n,
-            has_logprobs=params.logprobs is not None,
-            has_prompt_logprobs=params.prompt_logprobs is not None,
-        )
+        return result
 
     show()  # the first answer may take long
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(prompt, params)) for prompt, params in zip(prompts, each, strict=True)]
+            tasks = [group.create_task(one(job)) for job in jobs]
     except BaseExceptionGroup as failed:
         raise failed.exceptions[0] from None
     return [task.result() for task in tasks]
