@@ -1,15 +1,50 @@
-"""What all tests share: the log as they found it, and two real models, each fetched once for those that run it."""
+"""What all tests share: the log as they found it, two real models, each fetched once for those that run it, the kinds
+of test that run only when asked for, and the count of the cases at the end of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
 
 from asyncpage import store
 from tests import embedding_model as minilm
+from tests.cases import verdict
+
+ON_REQUEST: Mapping[str, str] = {
+    "long": "tests that take minutes: more repeats, rarer cases, soaks",
+}
+"""Markers of tests that are left out unless the option of the same name is given; `scripts/test --long` passes it on."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("asyncpage")
+    for name, what in ON_REQUEST.items():
+        group.addoption(f"--{name}", action="store_true", help=f"run {what} too")
+    group.addoption("--strict-times", action="store_true", help="hold cases to their times as written: a quiet machine")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for name, what in ON_REQUEST.items():
+        config.addinivalue_line("markers", f"{name}: {what}")
+    config.addinivalue_line("markers", "case(id): the case of tests/cases/cases.jsonl that the test checks")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    unwanted = {name for name in ON_REQUEST if not config.getoption(f"--{name}")}
+    left_out = [item for item in items if any(item.get_closest_marker(name) for name in unwanted)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    reports = [report for kind in ("passed", "failed", "error") for report in terminalreporter.stats.get(kind, ())]
+    for line in verdict.summary(report for report in reports if hasattr(report, "user_properties")):
+        terminalreporter.write_line(line)
 
 
 @pytest.fixture(autouse=True)
