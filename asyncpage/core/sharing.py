@@ -34,9 +34,14 @@ class Sharing:
         return bool(self._promises)
 
     def promise(self, row: int, names: Sequence[bytes]) -> None:
-        """A row that has been let in will compute these blocks, in this order."""
-        own = [name for name in reversed(names) if self._promised.setdefault(name, row) == row]
+        """A row that has been let in will compute these blocks, in this order. A name is promised once."""
+        own = []
+        for name in names:
+            if name not in self._promised:
+                self._promised[name] = row
+                own.append(name)
         if own:
+            own.reverse()
             self._promises[row] = own
 
     def park(self, request: RequestId, names: Sequence[bytes], first: int) -> bool:

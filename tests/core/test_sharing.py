@@ -43,6 +43,19 @@ def test_nobody_waits_whose_next_block_nobody_promises(first: int) -> None:
     assert sharing.woken() == ()
 
 
+def test_blocks_of_one_name_are_one_promise() -> None:
+    """Digests are never trusted: where two blocks of a prompt have the same, nobody may fall over it."""
+    sharing = Sharing()
+    sharing.promise(3, (A[0], A[0], A[1], A[0]))
+    assert park(sharing, 1, (A[0], A[0]))
+    sharing.kept(3, A[0])
+    assert sharing.woken() == (1,)
+    assert park(sharing, 2, A[1:2])
+    sharing.broken(3)
+    assert sharing.woken() == (2,)
+    assert not sharing.is_promised
+
+
 def test_a_block_that_two_rows_promise_is_the_firsts() -> None:
     sharing = Sharing()
     sharing.promise(0, A[:2])
