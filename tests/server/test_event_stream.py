@@ -73,8 +73,10 @@ async def slow_client(site, body: dict) -> tuple[asyncio.StreamReader, asyncio.S
     return reader, writer
 
 
-@pytest.mark.parametrize("logprobs", [None, 2])
-async def test_a_client_that_does_not_read_is_cut_and_harms_nobody_else(serve, logprobs: int | None) -> None:
+@pytest.mark.parametrize(("logprobs", "most"), [(None, 250_000), (2, 2_000)])
+async def test_a_client_that_does_not_read_is_cut_and_harms_nobody_else(
+    serve, logprobs: int | None, most: int
+) -> None:
     site = await serve(max_buffered_bytes=200_000)
     site.engine.max_model_len = 10**8
     asked = {"prompt": "z" * 100_000, "max_tokens": 2 * 10**6, "logprobs": logprobs, "stream": True}
@@ -84,9 +86,9 @@ async def test_a_client_that_does_not_read_is_cut_and_harms_nobody_else(serve, l
     run.output = [122] * asked["max_tokens"]
     while run.request in site.engine.runs:
         site.engine.step()
-    # Tokens until then: what the kernel took, then the bound; far below what was asked for.
+    # Tokens until then: what the kernel took, then the bound. The kernel alone would take megabytes of them.
     assert site.engine.cancelled == [run.request]
-    assert run.done < asked["max_tokens"] // 2
+    assert run.done < most
     site.engine.release()
     body = await site.complete(prompt="still here")
     assert body["choices"][0]["text"] == "still here"
