@@ -24,7 +24,10 @@ def strict_json(text: str | bytes) -> Any:
 
 @dataclass(slots=True)
 class Answer:
-    """`events`: of a stream, the data of each event but the last "[DONE]". `seconds` from sending to the end."""
+    """`events`: of a stream, the data of each event but the last "[DONE]". `seconds` from sending to the end.
+
+    `first_s`: from sending to a stream's first bytes. `arrivals`: when each of its pieces came, by the monotonic clock.
+    """
 
     path: str
     status: int
@@ -36,6 +39,7 @@ class Answer:
     done: int = 0
     after_done: int = 0
     first_s: float | None = None
+    arrivals: list[float] = field(default_factory=list)
 
     @property
     def json(self) -> Any:

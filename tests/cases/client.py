@@ -9,7 +9,7 @@ INVARIANT: an answer that is no answer of this API (a 5xx nobody expects, an err
 from __future__ import annotations
 
 import asyncio
-import json
+import io
 import re
 import socket
 import struct
@@ -83,16 +83,17 @@ class Client:
         assert self._session is not None
         sent = {**self._headers, **({} if body is None else {"Content-Type": "application/json"}), **(headers or {})}
         started = time.monotonic()
-        async with self._session.request(method, path, data=body, headers=sent) as response:
+        data = io.BytesIO(body) if body is not None and len(body) > 1 << 20 else body  # as aiohttp wants it
+        async with self._session.request(method, path, data=data, headers=sent) as response:
             is_stream = response.content_type == "text/event-stream"
             answer = Answer(path, response.status, response.headers, b"", 0.0, is_stream)
             if is_stream:
                 reader = EventReader()
                 async for chunk in response.content.iter_any():
-                    if answer.first_s is None:
-                        answer.first_s = time.monotonic() - started
+                    answer.arrivals.append(time.monotonic())
                     reader.feed(chunk)
                 reader.fill(answer)
+                answer.first_s = answer.arrivals[0] - started if answer.arrivals else None
             else:
                 answer.body = await response.read()
         answer.seconds = time.monotonic() - started
@@ -164,7 +165,3 @@ class Client:
             wrong = True
         if wrong:
             self.complaints.append(f"{answer.path} answered {answer.status} in another shape: {answer.body[:300]!r}")
-
-
-def dumps(fields: Any) -> str:
-    return json.dumps(fields)

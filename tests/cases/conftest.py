@@ -36,6 +36,12 @@ def tiny(pool: Pool) -> Model:
 
 
 @pytest.fixture(scope="session")
+def tiny_long(pool: Pool) -> Model:
+    """TINY with room for 131,072 tokens."""
+    return pool.model("tiny-long", lambda folder: write_tiny(folder, context=131_072))
+
+
+@pytest.fixture(scope="session")
 def oracle(tiny: Model) -> Oracle:
     return Oracle(tiny)
 

@@ -53,6 +53,10 @@ def flags_for(config: Mapping[str, Any]) -> list[str]:
         config["max_num_seqs"] = budget
     if rows is not None and budget is None and rows > 512:
         config["max_batched_tokens"] = rows
+    room = config.get("num_kv_blocks", 0) * config.get("block_size", 16)
+    if room and room <= config.get("max_model_len", 0):
+        # A pool must hold one request of the given length, else the start is refused; ungiven, it is the pool's size.
+        del config["max_model_len"]
     if config.get("scheduling") == "priority":
         config.setdefault("preemption", "priority")
     flags: list[str] = []

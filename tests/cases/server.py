@@ -50,8 +50,10 @@ class DidNotStart(Exception):
         self.attempt = attempt
 
 
-def command(model: Path | str, flags: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "asyncpage", "serve", str(model), *flags]
+def command(model: Path | str, flags: Sequence[str], program: str | None = None) -> list[str]:
+    """`program`: a file beside this one that runs instead of the package."""
+    run = ["-m", "asyncpage"] if program is None else [str(Path(__file__).with_name(program))]
+    return [sys.executable, *run, "serve", str(model), *flags]
 
 
 def environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -79,7 +81,7 @@ class Server:
 
     def __init__(
         self, model: Model, flags: Sequence[str], log: Path, *, port: int = 0, env: Mapping[str, str] | None = None,
-        umask: int = -1,
+        umask: int = -1, program: str | None = None,
     ) -> None:  # fmt: skip
         """Errors: `DidNotStart`."""
         self.model = model
@@ -89,7 +91,8 @@ class Server:
         arguments = ["--port", str(port), "--cpu-threads", "1", *model.flags, *flags]
         with log.open("ab") as out:
             self.process = subprocess.Popen(
-                command(model.folder, arguments), stdout=subprocess.PIPE, stderr=out, env=environment(env), umask=umask
+                command(model.folder, arguments, program), stdout=subprocess.PIPE, stderr=out, env=environment(env),
+                umask=umask,
             )
         assert self.process.stdout is not None
         line = self.process.stdout.readline().decode()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,12 @@ from tests.cases.server import Attempt, DidNotStart, Server
 from tests.cases.verdict import MAY_LACK, PROPERTY, Refused
 
 ALIVE_AT_ONCE = 3
-KEY = "s3cret-k\u00e9y-of-the-cases"
+KEY = "s3cret-key-of-the-cases"
 FEW_BLOCKS = 1024
 """KV blocks where a case asks for no number: few, so that all were in use once before memory is measured."""
+
+LONG_BLOCKS = 8300
+"""Enough for one request of 131,072 tokens."""
 
 Test = Callable[..., Awaitable[None]]
 
@@ -70,15 +73,17 @@ class Pool:
         self._logs += 1
         return self.folder / f"server-{self._logs}.log"
 
-    async def server(self, model: Model, flags: Sequence[str], client: Callable[[Server], Client]) -> Server:
-        """A running server and, in `baseline`, how it is at rest."""
-        key = (str(model.folder), *flags)
+    async def server(
+        self, model: Model, flags: Sequence[str], client: Callable[[Server], Client], **how: Any
+    ) -> Server:
+        """A running server; `how` goes to `Server`. Errors: `DidNotStart`."""
+        key = (str(model.folder), *model.flags, *flags, *map(str, how.items()))
         if key in self._servers and self._servers[key][0].process.poll() is not None:
             self._servers.pop(key)[0].stop()
         if key not in self._servers:
             while len(self._servers) >= ALIVE_AT_ONCE:
                 self._servers.pop(next(iter(self._servers)))[0].stop()
-            server = Server(model, flags, self.log_file())
+            server = Server(model, flags, self.log_file(), **how)
             try:
                 self._servers[key] = (server, await warm_up(server, client(server)))
             except BaseException:
@@ -187,10 +192,19 @@ class Suite:
             raise Refused(attempt.lacks)
 
     @contextlib.asynccontextmanager
-    async def on(self, model: Model, *, key: str | None = None, scripted: bool = False, **config: Any) -> AsyncIterator[Run]:
+    async def on(
+        self,
+        model: Model,
+        *,
+        key: str | None = None,
+        scripted: bool = False,
+        how: Mapping[str, Any] | None = None,
+        **config: Any,
+    ) -> AsyncIterator[Run]:
         """A run on a server with the case's configuration and `config`; I0 is checked at its end.
 
         `scripted`: the case's configuration describes its model, not its server. None leaves a setting to the server.
+        `how`: what else `Server` takes.
         """
         wanted = {"num_kv_blocks": FEW_BLOCKS, **({} if scripted else self.case.config), **config}
         flags = flags_for({name: value for name, value in wanted.items() if value is not None})
@@ -199,7 +213,7 @@ class Suite:
             return self.client(server, key)
 
         try:
-            server = await self.pool.server(model, flags, new_client)
+            server = await self.pool.server(model, flags, new_client, **(how or {}))
         except DidNotStart as end:
             self.judge_start(end.attempt)
             raise
