@@ -7,6 +7,7 @@ Nothing else reads the environment.
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -208,12 +209,40 @@ class ServerConfig:
     request_timeout_s: float | None = setting(None, "deadline of a request that sets none", unit="seconds")
     keep_alive_s: float = setting(15.0, "silence after which a stream gets a comment line", unit="seconds")
     drain_timeout_s: float = setting(30.0, "how long SIGTERM waits for running requests", unit="seconds")
+    chart_tokens: str = setting(
+        "auto",
+        "whether the chart room tells which tokens a block holds, which shows whoever has a key what others asked; "
+        "auto: where there is one key, or none and only this machine can ask",
+        choices=("auto", "always", "never"),
+    )
+    index_comparison: str | None = setting(
+        None, "what 'asyncpage simulate --compare-index --json' printed, in a file, for the chart room to show"
+    )
     log_level: str = setting("info", "least severe log line shown", choices=("debug", "info", "warning", "error"))
     log_format: str = setting("console", "log lines for people or machines", choices=("console", "json"))
     log_requests: bool = setting(True, "one log line for every finished request")
 
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach it."""
+        if self.uds is not None or self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def shows_tokens(self) -> bool:
+        """Whether the chart may tell what blocks hold: nobody's prompt is another's to read, unless that is wanted."""
+        if self.chart_tokens != "auto":
+            return self.chart_tokens == "always"
+        return len(self.api_key) == 1 or (not self.api_key and self.is_local)
+
     def check(self) -> None:
         """Errors: `UsageError` naming the flag to change."""
+        if self.chart_tokens not in ("auto", "always", "never"):
+            raise UsageError(f"--chart-tokens must be one of auto, always, never; got {self.chart_tokens!r}")
         if not 0 <= self.port <= 65535:
             raise UsageError(f"--port must be between 0 and 65535, got {self.port}")
         for name in ("max_body_bytes", "max_prompts", "max_buffered_bytes"):

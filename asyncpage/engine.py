@@ -35,6 +35,7 @@ from asyncpage.grammar.source import GrammarSource
 from asyncpage.host_memory import open_arena
 from asyncpage.house import House, StandIn, build, executor_settings, fingerprint, mailboxes, new_recorder
 from asyncpage.logs import configure_logs_unless_set
+from asyncpage.lookout import Lookout
 from asyncpage.messages import (
     ChatPrompt,
     Constraint,
@@ -103,6 +104,7 @@ class AsyncEngine:
         self.on_death: Callable[[str], None] = lambda reason: None
         self.house = house
         self.executor = executor
+        self.lookout = Lookout(house.frontend, boxes, handshake, clock.now)
         self._frontend = house.frontend
         self._recorder = recorder
         self._arena = arena

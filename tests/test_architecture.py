@@ -50,10 +50,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "host_memory": {"config", "errors", "machine", "pipes"},
     "compiler": {"grammar", "messages", "errors"},
     "model_files": {"house", "formats"} | ACTOR_SIDE,
+    "lookout": {"pipes"} | FOUNDATION,
     "placement": {"pipes", "config"},
     "engine": {
         "compiler",
         "host_memory",
+        "lookout",
         "model_files",
         "placement",
         "prompts",
@@ -67,7 +69,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     }
     | ACTOR_SIDE,
     "offline": {"engine", "prompts", "outputs", "progress", "actors", "store", "logs"} | ACTOR_SIDE,
-    "server": {"engine", "actors", "logs"} | ACTOR_SIDE,
+    "server": {"engine", "lookout", "actors", "logs"} | ACTOR_SIDE,
     "simulation": {"engine", "house", "actors", "outputs", "progress"} | ACTOR_SIDE,
     "replay": {"house", "actors"} | ACTOR_SIDE,
     "cli": {

@@ -11,14 +11,15 @@ INVARIANT: blank + cached + referenced blocks = all blocks, after every message.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import replace
 
 import structlog
 
-from asyncpage.actors.base import Actor
+from asyncpage.actors.base import Actor, Continuation
 from asyncpage.clock import Clock, Timer
+from asyncpage.core.block_chart import draw, look_at
 from asyncpage.core.block_tables import Ledger
 from asyncpage.core.cache_news import CacheNews
 from asyncpage.core.memory import Memory
@@ -30,9 +31,10 @@ from asyncpage.messages import (
     Answer,
     Ask,
     CacheEvents,
+    Chart,
     Fetched,
     Follow,
-    Question,
+    LookAt,
     Reserve,
     ResetCache,
     Rewind,
@@ -83,7 +85,7 @@ class KvManager(Actor):
     def started(self, clock: Clock) -> None:
         self._clock = clock
 
-    def receive(self, message: object) -> None:
+    def receive(self, message: object) -> Continuation | None:
         match message:
             case Reserve():
                 self._settle(message)
@@ -97,13 +99,14 @@ class KvManager(Actor):
                 if self._watch is not None:
                     self._watch.unwatch(message.request)
             case Ask():
-                self._frontends[message.frontend].send(Answer(message.token, self._answer(message.question)))
+                return self._answer(message)
             case Follow():
                 self._follow(message)
             case Shelved() | Stored() | Fetched():
                 self._heard(message)
             case _:
                 raise UnknownMessage(self, message)
+        return None
 
     def batch_end(self) -> None:
         if self._tier is not None:
@@ -175,12 +178,29 @@ class KvManager(Actor):
             log.error("archive.silent", waited_s=PATIENCE_S)
             tier.files.give_up()  # `batch_end` follows a timer: it tells the scheduler, and waits on for whom it must
 
-    def _answer(self, question: Question) -> object:
-        match question:
+    def _answer(self, ask: Ask) -> Continuation | None:
+        match ask.question:
             case ResetCache():
-                return self._memory.forget_prefixes()
+                value: object = self._memory.forget_prefixes()
             case Why():
-                return self._memory.explanations.why(question.label)
+                value = self._memory.explanations.why(ask.question.label)
+            case Chart():
+                return self._answer_in_slices(ask, draw(self._memory.tables))
+            case LookAt():
+                return self._answer_in_slices(
+                    ask, look_at(self._memory.tables, self._memory.explanations, ask.question.block)
+                )
+        self._frontends[ask.frontend].send(Answer(ask.token, value))
+        return None
+
+    def _answer_in_slices(self, ask: Ask, slices: Generator[None, None, object]) -> Continuation | None:
+        """The first slice of the work, and what is left: steps have their turn in between."""
+        try:
+            next(slices)
+        except StopIteration as drawn:
+            self._frontends[ask.frontend].send(Answer(ask.token, drawn.value))
+            return None
+        return lambda: self._answer_in_slices(ask, slices)
 
     def _follow(self, message: Follow) -> None:
         before = bool(self._followers)

@@ -59,6 +59,11 @@ class BlockPool:
         """How many rows hold this block."""
         return self._references[block]
 
+    def look(self, first: int, last: int) -> tuple[list[int], list[bool]]:
+        """Of blocks `first` .. `last` - 1: how many rows hold each, and whether a prompt may find it."""
+        last = min(last, self._blocks)
+        return self._references[first:last], list(map(self._index.holds, range(first, last)))
+
     def count_free(self, blocks: Sequence[int]) -> int:
         """How many of these nobody holds, so that sharing them would take them out of the free blocks."""
         references = self._references

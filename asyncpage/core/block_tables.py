@@ -144,6 +144,10 @@ class BlockTables:
         assert life is not None
         life.is_lost = feeds and other is not None and (other.branch is not None or other.is_lost)
 
+    def life(self, row: int) -> _Life | None:
+        """What the request that lives in a row brought; None where nobody does."""
+        return self._lives[row]
+
     def adopt(
         self, row: int, blocks: Sequence[Sequence[int]], fresh: int = 0, *, donors: Sequence[int] = ()
     ) -> list[list[int]]:

@@ -146,6 +146,10 @@ class Explanations:
         told = None if is_all_there else index.explain(prefix, match)
         self._kept.append(Explanation(step, request, label, prefix.root, known, matched, blocks, fetched, told, fates))
 
+    def label_of(self, request: RequestId) -> str:
+        """The client-visible id of a request, "" when it is not remembered."""
+        return next((kept.label for kept in reversed(self._kept) if kept.request == request), "")
+
     def why(self, wanted: str | RequestId) -> Mapping[str, Any] | None:
         """The last admission of a request, by label or number, as plain values; None if it is not kept."""
         for one in reversed(self._kept):

@@ -23,7 +23,7 @@ from itertools import islice, repeat
 from operator import attrgetter
 
 from asyncpage.core.block_names import root_name
-from asyncpage.core.prefix_index import Divergence, Listener, Match
+from asyncpage.core.prefix_index import Contents, Divergence, Listener, Match
 from asyncpage.messages import LayerGroup, Prefix
 
 _MOST_ROOTS = 8  # other roots that an explanation looks into
@@ -100,6 +100,17 @@ class PrefixChain:
         if nodes.keys().isdisjoint(names):
             return _NO_NAMES
         return {name for name in names if (node := nodes.get(name)) is not None and node.blocks != gone}
+
+    def contents(self, block: int) -> Contents | None:
+        node = self._places.get(block)
+        if node is None or node.parent is None:
+            return None
+        group, before, parent = node.blocks.index(block), [], node.parent
+        way = parent
+        while way.parent is not None:
+            before.append(way.blocks[group])
+            way = way.parent
+        return Contents(node.name, parent.name if before else b"", node.tokens, tuple(reversed(before)))
 
     def explain(self, prefix: Prefix, match: Match) -> Divergence:
         everything = len(prefix.tokens) // 4

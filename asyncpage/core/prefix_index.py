@@ -51,6 +51,19 @@ class Divergence:
     elsewhere: int
 
 
+@record(frozen=True, slots=True)
+class Contents:
+    """What a held block holds. `name` is empty for a tail, `parent` for a first block.
+
+    `chain`: the blocks of the same group before it, from the root on, 0 where one is gone.
+    """
+
+    name: bytes
+    parent: bytes
+    tokens: bytes
+    chain: tuple[int, ...]
+
+
 class Listener(Protocol):
     """Hears what an index stores and removes. `parent`: the name before, the digest of the root for a first block."""
 
@@ -95,6 +108,10 @@ class PrefixIndex(Protocol):
 
     def holds(self, block: int) -> bool:
         """Whether this block may be shared, so that its contents must not change."""
+        ...
+
+    def contents(self, block: int) -> Contents | None:
+        """What this block holds; None when it is not held."""
         ...
 
     def held(self, names: Sequence[bytes]) -> Set[bytes]:

@@ -15,7 +15,7 @@ from collections.abc import Sequence, Set
 from itertools import islice
 
 from asyncpage.core.block_names import root_name
-from asyncpage.core.prefix_index import Divergence, Listener, Match
+from asyncpage.core.prefix_index import Contents, Divergence, Listener, Match
 from asyncpage.core.token_tree import TOKEN, Edge, Place, TokenTree
 from asyncpage.messages import LayerGroup, Prefix
 
@@ -66,6 +66,23 @@ class PrefixTree:
 
     def held(self, names: Sequence[bytes]) -> Set[bytes]:
         return self._names.intersection(names)
+
+    def contents(self, block: int) -> Contents | None:
+        place = self._places.get(block)
+        if place is None or place.edge is None:
+            return None
+        size, group = self._block_size, place.blocks.index(block)
+        start = (place.end - 1) // size * size
+        edge: Edge | bytes = place.edge
+        path, tokens = list[Place](), b""
+        while isinstance(edge, Edge):
+            tokens = bytes(edge.run) + tokens if edge.end > start else tokens
+            path = [*edge.full, *path]
+            edge = edge.parent
+        before = path[: start // size]
+        held = len(tokens) - TOKEN * (place.edge.end - place.end)
+        tokens = tokens[held - TOKEN * (place.end - start) : held]
+        return Contents(place.name, before[-1].name if before else b"", tokens, tuple(p.blocks[group] for p in before))
 
     def explain(self, prefix: Prefix, match: Match) -> Divergence:
         known = len(prefix.tokens) // TOKEN

@@ -25,7 +25,21 @@ from asyncpage.messages.executor import (
 )
 from asyncpage.messages.frontend import Accepted, Encoded, Finish, LogprobEntry, Refused, Texts
 from asyncpage.messages.kv_manager import Candidate, Fetched, Released, Reserve, Rewind, Shelved, Stored, Unwatch, Watch
-from asyncpage.messages.questions import Answer, Ask, CacheEvent, CacheEvents, Follow, Question, ResetCache, Why
+from asyncpage.messages.questions import (
+    Answer,
+    Ask,
+    BlockChart,
+    BlockSight,
+    CacheEvent,
+    CacheEvents,
+    Chart,
+    Follow,
+    Holder,
+    LookAt,
+    Question,
+    ResetCache,
+    Why,
+)
 from asyncpage.messages.scheduler import (
     Admission,
     Admit,
@@ -103,11 +117,14 @@ __all__ = (
     "Admit",
     "Answer",
     "Ask",
+    "BlockChart",
     "BlockLabel",
+    "BlockSight",
     "CacheEvent",
     "CacheEvents",
     "Cancel",
     "Candidate",
+    "Chart",
     "ChatPrompt",
     "Constraint",
     "Discard",
@@ -130,6 +147,7 @@ __all__ = (
     "FromExecutor",
     "Granted",
     "Handshake",
+    "Holder",
     "Int32",
     "LayerGroup",
     "LearnGrammar",
@@ -138,6 +156,7 @@ __all__ = (
     "LoadFailed",
     "LogprobEntry",
     "Logprobs",
+    "LookAt",
     "NewRow",
     "Ping",
     "Pong",

@@ -1,9 +1,13 @@
-"""What a front end asks the KV manager about the prefix cache, and what it is told."""
+"""What a front end asks the KV manager about its blocks and the prefix cache, and what it is told."""
 
 from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
+from asyncpage.messages.values import Int32, RequestId
 from asyncpage.records import record
 
 
@@ -22,7 +26,62 @@ class Why:
     label: str
 
 
-Question = ResetCache | Why
+@record(frozen=True, slots=True)
+class Chart:
+    """Where every block is. Answered with a `BlockChart`, which is drawn in slices: steps go on in between."""
+
+
+@record(frozen=True, slots=True)
+class LookAt:
+    """What one block holds, and who holds it. Answered with a `BlockSight`; None for a number that is no block's."""
+
+    block: int
+
+
+Question = ResetCache | Why | Chart | LookAt
+
+
+@record(frozen=True, slots=True, eq=False)
+class BlockChart:
+    """Every block of the pool in columns [blocks]; block 0 is never handed out.
+
+    `owners`: a row that holds the block, -1 for none. `references`: how many hold it, 255 for more. `named`: whether
+    a prompt may find it. A block without references is free: cached when it is named, else blank; one that is
+    referenced and in no row leaves with a step in flight. `requests` [rows]: who lives in each row, 0 for nobody.
+    """
+
+    owners: Int32
+    references: NDArray[np.uint8]
+    named: NDArray[np.bool_]
+    requests: NDArray[np.int64]
+
+
+@record(frozen=True, slots=True)
+class Holder:
+    """A row that holds a block at place `index` of its table. `label`: the client-visible id, "" when not known."""
+
+    row: int
+    request: RequestId
+    label: str
+    group: int
+    index: int
+
+
+@record(frozen=True, slots=True)
+class BlockSight:
+    """One block. `name` is empty where it has none, `parent` for a first block.
+
+    `tokens`: int32 little-endian, those known of what it holds; empty when none is. `chain`: the blocks before it, from
+    the beginning of the prompt, 0 where one is gone.
+    """
+
+    block: int
+    references: int
+    name: bytes
+    parent: bytes
+    tokens: bytes
+    chain: tuple[int, ...]
+    holders: tuple[Holder, ...]
 
 
 @record(frozen=True, slots=True)

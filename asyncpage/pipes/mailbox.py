@@ -35,7 +35,7 @@ class Mailbox:
     Messages sent before the actor runs wait for it. After `close` they are dropped: nobody is there to read them.
     """
 
-    __slots__ = ("_asleep", "_overflow", "_queue", "_wake", "capacity", "name")
+    __slots__ = ("_asleep", "_bound", "_look", "_overflow", "_queue", "_wake", "capacity", "name")
 
     def __init__(self, name: str, capacity: int) -> None:
         if capacity < 1:
@@ -47,6 +47,8 @@ class Mailbox:
         self._asleep = False
         self._wake: Callable[[], object] | None = None
         self._overflow: Callable[[Exception], None] | None = None
+        self._bound: tuple[asyncio.AbstractEventLoop, Callable[[], None]] | None = None
+        self._look: Callable[[deque[object]], None] | None = None
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -75,14 +77,15 @@ class Mailbox:
         """
         if self._wake is not None:
             raise RuntimeError(f"mailbox {self.name!r} already has a reader; one actor reads one mailbox")
-        self._wake, self._overflow = partial(loop.call_soon, turn), overflow
+        self._bound, self._overflow = (loop, turn), overflow
+        self.watch(self._look)
         self.rest()
         return self._queue
 
     def unbind(self) -> None:
         """Let go of the reader; messages stay and wait for the next one."""
         self._asleep = False
-        self._wake = self._overflow = None
+        self._wake = self._overflow = self._bound = None
 
     def close(self) -> None:
         """Drop what waits and everything that still comes. A closed mailbox stays closed."""
@@ -98,6 +101,16 @@ class Mailbox:
             self._wake()
         else:
             self._asleep = True
+
+    def watch(self, look: Callable[[deque[object]], None] | None) -> None:
+        """Show `look` what waits, whenever the reader's turn begins, so every message once; None: no longer.
+
+        Sending costs the same with it and without: only what a wake-up calls is another.
+        """
+        self._look = look
+        if self._bound is not None:
+            loop, turn = self._bound
+            self._wake = partial(loop.call_soon, turn if look is None else partial(_shown, look, self._queue, turn))
 
     def overflowed(self, error: Exception) -> None:
         """A message that another thread had already handed over found no room: its reader dies of it."""
@@ -143,6 +156,14 @@ class ThreadAddress:
                 mailbox.send(inbox.popleft())
         except MailboxFull as error:
             mailbox.overflowed(error)
+
+
+def _shown(look: Callable[[deque[object]], None], queue: deque[object], turn: Callable[[], None]) -> None:
+    """A turn of the reader that begins with a look at what waits; whatever the look does, the turn comes."""
+    try:
+        look(queue)
+    finally:
+        turn()
 
 
 def _full_text(name: str, capacity: int, message: object) -> str:

@@ -12,10 +12,12 @@ from aiohttp import web
 from asyncpage.config import ServerConfig
 from asyncpage.server.api_key import ApiKeys
 from asyncpage.server.cache_routes import kv_events, reset_prefix_cache, why
+from asyncpage.server.chart_routes import chart_events, look_at_block
 from asyncpage.server.context import CONTEXT, Context
 from asyncpage.server.embedding_route import embeddings
 from asyncpage.server.engine_port import Engine
 from asyncpage.server.envelope import Gate, envelope
+from asyncpage.server.index_comparison import read_index_comparison
 from asyncpage.server.message_routes import count_tokens, messages
 from asyncpage.server.metrics import Metrics
 from asyncpage.server.model_routes import get_model, list_models
@@ -36,7 +38,8 @@ def create_app(engine: Engine, config: ServerConfig) -> web.Application:
     """
     config.check()
     app = web.Application(middlewares=[envelope], client_max_size=config.max_body_bytes)
-    app[CONTEXT] = Context(engine, config, Metrics(), Pace(engine.now), started=int(engine.wall()))
+    comparison = None if config.index_comparison is None else read_index_comparison(config.index_comparison)
+    app[CONTEXT] = Context(engine, config, Metrics(), Pace(engine.now), int(engine.wall()), comparison)
     router = app.router
     router.add_post("/v1/chat/completions", chat_completions)
     router.add_post("/v1/completions", completions)
@@ -58,7 +61,9 @@ def create_app(engine: Engine, config: ServerConfig) -> web.Application:
     router.add_get("/openapi.json", document_handler())
     router.add_post("/admin/reset_prefix_cache", reset_prefix_cache)
     router.add_get("/debug/why/{id}", why)
+    router.add_get("/debug/block/{block}", look_at_block)
     router.add_get("/events/kv", kv_events, allow_head=False)
+    router.add_get("/events/chart", chart_events, allow_head=False)
     public = [router.add_get("/health", health)]
     public += [router.add_get(path, page_handler(file, kind)) for path, file, kind in PAGE_FILES]
     public += [router.add_get(path, handler) for path, handler in page_handlers()]

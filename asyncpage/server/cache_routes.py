@@ -40,8 +40,8 @@ _Answer = TypeVar("_Answer")
 async def reset_prefix_cache(request: web.Request) -> web.Response:
     """POST /admin/reset_prefix_cache: nothing computed so far is found again; requests that run go on."""
     context = request.app[CONTEXT]
-    _check_runs(context)
-    dropped = await _answer(context.engine.reset_prefix_cache())
+    check_runs(context)
+    dropped = await in_time(context.engine.reset_prefix_cache())
     log.info("cache.reset", blocks=dropped)
     return web.json_response({"blocks_dropped": dropped})
 
@@ -49,9 +49,9 @@ async def reset_prefix_cache(request: web.Request) -> web.Response:
 async def why(request: web.Request) -> web.Response:
     """GET /debug/why/{request id}: what it found in the cache, and why no more. Errors: 404 when that is not kept."""
     context = request.app[CONTEXT]
-    _check_runs(context)
+    check_runs(context)
     label = request.match_info["id"]
-    explanation = await _answer(context.engine.why(label))
+    explanation = await in_time(context.engine.why(label))
     if explanation is None:
         raise RequestError(
             f"nothing is kept of the request {shown(label)}: give the 'id' of an answer; only the latest requests are "
@@ -68,7 +68,7 @@ async def kv_events(request: web.Request) -> web.StreamResponse:
     An event's `id` counts all events since the stream began, those that the follower was too slow for included.
     """
     context = request.app[CONTEXT]
-    _check_runs(context)
+    check_runs(context)
     if context.state == "draining":
         raise request_error(not_ready("draining"))
     feed = context.engine.follow_cache_events()
@@ -118,13 +118,13 @@ def _body(event: CacheEvent | EventsLost) -> dict[str, object]:
     return body
 
 
-def _check_runs(context: Context) -> None:
+def check_runs(context: Context) -> None:
     """Errors: `RequestError` 503 when there is no cache yet, or none any more."""
     if context.state in ("loading", "dead"):
         raise request_error(not_ready(context.state))
 
 
-async def _answer(asked: Awaitable[_Answer]) -> _Answer:
+async def in_time(asked: Awaitable[_Answer]) -> _Answer:
     """Errors: `RequestError` 503 when the actor does not answer."""
     try:
         return await asked

@@ -7,13 +7,14 @@ INVARIANT: an exchange is in `open_calls`, a feed in `open_feeds`, exactly while
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from aiohttp import web
 
 from asyncpage.config import ServerConfig
 from asyncpage.errors import Failure, request_error
-from asyncpage.pipes.cache_feed import CacheFeed
 from asyncpage.server.engine_port import Engine
 from asyncpage.server.exchange import Exchange
 from asyncpage.server.failure import not_ready
@@ -21,18 +22,30 @@ from asyncpage.server.metrics import Metrics
 from asyncpage.server.pace import Pace
 
 
+class Feed(Protocol):
+    """A stream that goes on until somebody ends it."""
+
+    def close(self) -> None:
+        """Nothing new comes; the stream ends after what waits."""
+        ...
+
+
 @dataclass(slots=True)
 class Context:
-    """One server's own state. `is_draining`: no new calls, whatever the engine says."""
+    """One server's own state. `is_draining`: no new calls, whatever the engine says.
+
+    `comparison`: the figures of both prefix indexes, where there are any to show.
+    """
 
     engine: Engine
     config: ServerConfig
     metrics: Metrics
     pace: Pace
     started: int
+    comparison: Mapping[str, Any] | None = None
     is_draining: bool = False
     open_calls: set[Exchange] = field(default_factory=set)
-    open_feeds: set[CacheFeed] = field(default_factory=set)
+    open_feeds: set[Feed] = field(default_factory=set)
 
     @property
     def state(self) -> str:
@@ -56,7 +69,7 @@ class Context:
             exchange.fail(failure)
 
     def end_feeds(self) -> None:
-        """Every stream of cache events ends after what waits: there is no last one for a drain to wait for."""
+        """Every feed ends after what waits: there is no last event for a drain to wait for."""
         for feed in tuple(self.open_feeds):
             feed.close()
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from asyncpage.actors.frontend import Sink
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.grammar.source import GrammarSource
+from asyncpage.lookout import Lookout
 from asyncpage.messages import Constraint, Pooling, Prompt, RequestId, RequestOptions
 from asyncpage.pipes.cache_feed import CacheFeed
 from asyncpage.text.token_logprobs import TokenTable
@@ -50,6 +51,11 @@ class Engine(Protocol):
     @property
     def tokenizer_info(self) -> Mapping[str, object]:
         """Texts of special tokens by role, and the chat template, for JSON."""
+        ...
+
+    @property
+    def lookout(self) -> Lookout:
+        """What can be seen of the engine while it runs."""
         ...
 
     @property

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import os
 import socket
 import stat
@@ -72,7 +71,7 @@ class HttpServer:
             await self._runner.cleanup()
             raise
         log.info("server.started", url=self._url)
-        if config.uds is None and not config.api_key and not _is_loopback(config.host):
+        if not config.api_key and not config.is_local:
             log.warning("server.exposed", url=self._url, advice="anyone who can reach it can use it; set --api-key")
 
     async def drain(self, timeout_s: float | None = None) -> bool:
@@ -171,12 +170,3 @@ def _free_socket_path(path: str) -> None:
             os.unlink(path)
         else:
             raise UsageError(f"cannot listen on {path}: another server does; choose another path with --uds")
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

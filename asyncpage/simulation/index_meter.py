@@ -15,7 +15,7 @@ from hashlib import sha256
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
 from asyncpage.core.block_names import root_name
-from asyncpage.core.prefix_index import Branch, Divergence, Listener, Match, PrefixIndex
+from asyncpage.core.prefix_index import Branch, Contents, Divergence, Listener, Match, PrefixIndex
 from asyncpage.messages import Prefix
 from asyncpage.simulation.held_tokens import TOKEN, Held, HeldTokens
 
@@ -124,6 +124,9 @@ class IndexMeter:
 
     def holds(self, block: int) -> bool:
         return self._inner.holds(block)
+
+    def contents(self, block: int) -> Contents | None:
+        return self._inner.contents(block)
 
     def held(self, names: Sequence[bytes]) -> Set[bytes]:
         return self._inner.held(names)
