@@ -41,6 +41,11 @@ class Link(Protocol):
         """Readable (end of file) once the other end is gone; what it sent before can still be received."""
         ...
 
+    @property
+    def crossed(self) -> tuple[int, int]:
+        """Bytes sent and received since the link began."""
+        ...
+
     def send(self, message: Message) -> None:
         """Send a message.
 
@@ -139,6 +144,10 @@ class _MessageLink:
     @property
     def lifeline_fd(self) -> int:
         return self._lifeline_fd
+
+    @property
+    def crossed(self) -> tuple[int, int]:
+        return self._transport.crossed
 
     def send(self, message: Message) -> None:
         self._check_usable()

@@ -43,6 +43,10 @@ class RingTransport:
     def wake_fd(self) -> int:
         return self._own_bell
 
+    @property
+    def crossed(self) -> tuple[int, int]:
+        return self._writer.published, self._reader.position
+
     def write(self, parts: Sequence[bytes]) -> None:
         before = self._writer.published
         done = self._writer.write(parts)

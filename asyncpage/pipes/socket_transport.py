@@ -43,6 +43,8 @@ class SocketTransport:
         self._queued_bytes = 0
         self._sent_frames = 0
         self._received_frames = 0
+        self._sent_bytes = 0
+        self._received_bytes = 0
         self._received = bytearray()
         self._joiner = frame.Joiner()
         self._is_open = True
@@ -52,6 +54,10 @@ class SocketTransport:
     @property
     def wake_fd(self) -> int:
         return self._selector.fileno()
+
+    @property
+    def crossed(self) -> tuple[int, int]:
+        return self._sent_bytes, self._received_bytes
 
     def write(self, parts: Sequence[bytes]) -> None:
         length = sum(map(len, parts))
@@ -126,6 +132,7 @@ class SocketTransport:
             self._end()
             return False
         self._received += data
+        self._received_bytes += len(data)
         return True
 
     def _enqueue(self, data: memoryview) -> None:
@@ -143,6 +150,7 @@ class SocketTransport:
                 self._end()
                 break
             self._queued_bytes -= sent
+            self._sent_bytes += sent
             if sent == len(self._queue[0]):
                 self._queue.popleft()
             else:

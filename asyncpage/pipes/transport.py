@@ -23,6 +23,11 @@ class Transport(Protocol):
         """Readable when `acknowledge` and `read` may have something to do."""
         ...
 
+    @property
+    def crossed(self) -> tuple[int, int]:
+        """Bytes sent and received since it began, headers and padding included."""
+        ...
+
     def write(self, parts: Sequence[bytes]) -> None:
         """Send one message, the concatenation of `parts`.
 

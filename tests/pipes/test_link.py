@@ -444,3 +444,19 @@ def test_messages_of_every_size_pass_both_ways(ends: tuple[Link, Link]) -> None:
         assert isinstance(done, StepDone)
         assert np.array_equal(done.tokens, drafts.reshape(-1))
     thread.join(PATIENCE_S)
+
+
+@pytest.mark.parametrize("make", [create_link, create_socket_link])
+def test_what_has_crossed_is_counted_at_both_ends(make: Callable[[], tuple[Link, LinkDescriptors]]) -> None:
+    near, descriptors = make()
+    far = attach_link(descriptors.duplicate())
+    assert near.crossed == (0, 0)
+    for _ in range(3):
+        near.send(Shutdown())
+    assert [far.receive() for _ in range(3)] == [Shutdown()] * 3
+    sent, received = near.crossed
+    assert far.crossed == (received, sent) == (0, sent)
+    assert sent > 0
+    assert sent % 3 == 0, "equal messages are equally long"
+    for end in (near, far, descriptors):
+        end.close()

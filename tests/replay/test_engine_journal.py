@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from asyncpage.actors.recorded import Recorded
+from asyncpage.core.sampling import SamplingParams
 from asyncpage.engine import AsyncEngine
 from asyncpage.errors import UsageError
 from asyncpage.pipes.journal.reader import JournalReader
+from asyncpage.pipes.journal.record import RECEIVED, RESUMED
 from asyncpage.pipes.journal.segment import SegmentFiles
+from asyncpage.replay.rerun import Rerun
 from asyncpage.simulation.stand_in import stand_in
 from tests.replay.recording import CONFIG
 
@@ -50,3 +53,20 @@ async def test_without_a_journal_nothing_stands_between_actors(tmp_path: Path) -
         assert not [actor for actor in engine.house.actors if isinstance(actor, Recorded)]
     finally:
         await engine.stop()
+
+
+async def test_a_journal_of_an_engine_that_was_watched_replays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncpage.core.block_chart.BLOCKS_AT_ONCE", 8)  # so that the picture is drawn in slices
+    path = tmp_path / "j"
+    config = replace(CONFIG, journal=str(path))
+    engine = await AsyncEngine.start(config, stand_in=stand_in(config))
+    engine.lookout.open()
+    async for part in engine.generate(list(range(300, 340)), SamplingParams(max_tokens=60)):
+        if part.token_ids:
+            await engine.lookout.look()
+            await engine.lookout.look_at(3)
+    await engine.stop()
+    records = list(JournalReader(path).records())
+    assert {record.name for record in records if record.kind == RECEIVED} >= {"Ask", "Admit"}
+    assert any(record.kind == RESUMED for record in records)
+    assert Rerun(JournalReader(path)).run() is None

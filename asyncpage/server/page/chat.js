@@ -1,42 +1,181 @@
-// The chat page: shows a conversation, sends it whole with each message, and writes the answer as it arrives.
-// The conversation and the key live in this tab's session storage, so a reload keeps them and closing forgets them.
+// The chat room: shows the conversation, sends it whole with each message, and writes the answer as it arrives.
 
 import { ApiError, listModels, streamChat } from "./api.js";
+import { copyText } from "./clipboard.js";
+import { Conversation } from "./conversation.js";
+import { button, make } from "./element.js";
+import { explain } from "./failure_text.js";
+import { KeyForm } from "./key_form.js";
+import { AnswerView, questionView } from "./message_view.js";
+import { Meter } from "./meter.js";
+import { rhumbLines } from "./rhumb_lines.js";
+import { keepSettings, keptSettings, toOptions } from "./sampling.js";
 
 const element = (id) => document.getElementById(id);
 const view = {
   messages: element("messages"),
+  welcome: element("welcome"),
   model: element("model"),
+  promptForm: element("prompt-form"),
   prompt: element("prompt"),
   send: element("send"),
   stop: element("stop"),
   status: element("status"),
-  keyForm: element("key-form"),
-  key: element("key"),
+  settings: element("settings"),
+  settingsToggle: element("settings-toggle"),
 };
+const FIELDS = ["system", "temperature", "top-p", "max-tokens", "seed", "stop-strings"].map(element);
+const NEAR_END = 120; // pixels: who reads further up is not pulled down
 
-let conversation = JSON.parse(sessionStorage.getItem("conversation") ?? "[]");
+const storage = openStorage();
+const conversation = new Conversation(storage);
+const keyForm = new KeyForm(loadModels);
 let running = null; // the AbortController of the answer that is being written
 
-function show(role, text) {
-  element("welcome").hidden = true;
-  const message = document.createElement("article");
-  message.className = `message ${role}`;
-  message.setAttribute("aria-label", role === "user" ? "You" : role === "error" ? "Error" : "Model");
-  message.textContent = text;
-  view.messages.append(message);
-  message.scrollIntoView({ block: "end" });
-  return message;
+// --- the conversation on the page ------------------------------------------------------------------------------------
+
+function drawAll() {
+  for (const message of [...view.messages.querySelectorAll(".message")]) message.remove();
+  view.welcome.hidden = conversation.messages.length > 0;
+  conversation.messages.forEach(drawMessage);
 }
 
-function note(message, text) {
-  const line = document.createElement("footer");
-  line.textContent = text;
-  message.append(line);
+function drawMessage(message, index) {
+  if (message.role === "user") {
+    view.messages.append(questionView(message, () => edit(index)));
+    return;
+  }
+  const answer = new AnswerView(view.model.value);
+  view.messages.append(answer.element);
+  answer.finish(message, answerActions(message, index));
 }
 
-function keep() {
-  sessionStorage.setItem("conversation", JSON.stringify(conversation));
+function answerActions(message, index) {
+  const copy = button("Copy", async () => {
+    view.status.textContent = (await copyText(message.content)) ? "The answer is copied." : "It could not be copied.";
+  }, { class: "quiet" });
+  const isLast = index === conversation.messages.length - 1;
+  return isLast ? [copy, button("Regenerate", regenerate, { class: "quiet", id: "regenerate" })] : [copy];
+}
+
+function edit(index) {
+  if (running) return;
+  const [message] = conversation.cut(index);
+  drawAll();
+  view.prompt.value = message.content;
+  fitPrompt();
+  view.prompt.focus();
+}
+
+function regenerate() {
+  const question = conversation.lastQuestion();
+  if (running || question < 0) return;
+  conversation.cut(question + 1);
+  drawAll();
+  answer();
+}
+
+// --- asking ----------------------------------------------------------------------------------------------------------
+
+function ask(text) {
+  const options = readOptions();
+  if (!options) return;
+  view.prompt.value = "";
+  fitPrompt();
+  conversation.add({ role: "user", content: text });
+  drawAll();
+  answer();
+}
+
+/** The settings as request fields; null, and the field focused, when one of them is wrong. */
+function readOptions() {
+  clearErrors();
+  try {
+    return toOptions(fieldTexts());
+  } catch (error) {
+    showSettings(true);
+    showError(error.message);
+    element(error.field === "stop" ? "stop-strings" : error.field).focus();
+    return null;
+  }
+}
+
+async function answer() {
+  const options = readOptions();
+  if (!options) return;
+  const asked = conversation.messages.length;
+  const isStill = () => conversation.messages.length === asked && running === controller; // "New chat" may come meanwhile
+  const controller = new AbortController();
+  setRunning(controller);
+  view.status.textContent = "Waiting for the first token";
+  const message = { role: "assistant", content: "" };
+  const shown = new AnswerView(view.model.value);
+  shown.element.classList.add("writing");
+  view.messages.append(shown.element);
+  shown.element.scrollIntoView({ block: "end" });
+  const meter = new Meter(() => performance.now());
+  const draw = everyFrame(() => {
+    const isAtEnd = innerHeight + scrollY >= document.documentElement.scrollHeight - NEAR_END;
+    shown.show(message);
+    if (isAtEnd) shown.element.scrollIntoView({ block: "end" });
+  });
+  let usage = null;
+  let outcome = "";
+  let failure = null;
+  try {
+    const messages = conversation.toSend(element("system").value);
+    const request = { model: view.model.value, messages, options, signal: controller.signal };
+    for await (const piece of streamChat(request)) {
+      if (piece.text || piece.reasoning || piece.call) {
+        if (meter.first === null) view.status.textContent = "Writing; Escape stops";
+        meter.came();
+        take(message, piece);
+        draw();
+      }
+      if (piece.finish === "length") outcome = "cut at the length limit";
+      if (piece.usage) usage = piece.usage;
+    }
+  } catch (error) {
+    if (error.name === "AbortError") outcome = "stopped";
+    else failure = error;
+  }
+  draw.stop();
+  if (!isStill()) {
+    shown.element.remove();
+    return;
+  }
+  setRunning(null);
+  finish(message, shown, meter.note(usage, outcome), failure, usage !== null);
+}
+
+function take(message, piece) {
+  if (piece.text) message.content += piece.text;
+  if (piece.reasoning) message.reasoning = (message.reasoning ?? "") + piece.reasoning;
+  if (piece.call) {
+    message.calls ??= [];
+    const call = (message.calls[piece.call.index] ??= { name: "", arguments: "" });
+    call.name += piece.call.name ?? "";
+    call.arguments += piece.call.arguments ?? "";
+  }
+}
+
+function finish(message, shown, note, failure, isComplete) {
+  if (message.content || message.reasoning || message.calls || isComplete) {
+    message.note = note;
+    shown.finish(message, answerActions(message, conversation.add(message)));
+    view.status.textContent = failure ? "" : `The answer is complete: ${note}`;
+  } else {
+    // A question that got no answer goes back to be sent again.
+    shown.element.remove();
+    const question = conversation.lastQuestion();
+    const [{ content }] = conversation.cut(question);
+    drawAll();
+    view.prompt.value ||= content;
+    fitPrompt();
+    view.status.textContent = failure ? "" : "Stopped before the first token";
+  }
+  if (failure) fail(failure);
+  if (!keyForm.isShown) view.prompt.focus();
 }
 
 function setRunning(controller) {
@@ -46,132 +185,104 @@ function setRunning(controller) {
   view.messages.setAttribute("aria-busy", String(controller !== null));
 }
 
-async function answer(question) {
-  const mine = conversation; // "New chat" may replace it meanwhile
-  const controller = new AbortController();
-  setRunning(controller);
-  view.status.textContent = "Waiting for the first token";
-  const message = show("assistant", "");
-  const text = document.createTextNode("");
-  message.append(text);
-  message.classList.add("writing");
-  const asked = performance.now();
-  let began = 0;
-  let usage = null;
-  let outcome = "";
-  let failure = null;
-  try {
-    const key = sessionStorage.getItem("key");
-    for await (const piece of streamChat({ model: view.model.value, messages: mine, key, signal: controller.signal })) {
-      if (piece.text) {
-        if (!began) view.status.textContent = "Writing";
-        began ||= performance.now();
-        const atEnd = innerHeight + scrollY >= document.documentElement.scrollHeight - 80;
-        text.appendData(piece.text);
-        if (atEnd) message.scrollIntoView({ block: "end" });
-      }
-      if (piece.finish === "length") outcome = "cut at the length limit";
-      if (piece.usage) usage = piece.usage;
-    }
-  } catch (error) {
-    if (error.name === "AbortError") outcome = "stopped";
-    else failure = error;
-  }
-  message.classList.remove("writing");
-  view.status.textContent = "";
-  if (text.data || usage) {
-    mine.push({ role: "assistant", content: text.data });
-    note(message, [began ? speed(usage, asked, began) : "nothing to say", outcome].filter(Boolean).join(" · "));
-  } else {
-    // A question that got no answer is no part of the conversation: it goes back to be sent again.
-    const { content } = mine.pop();
-    view.prompt.value ||= content;
-    message.remove();
-    question.remove();
-  }
-  if (mine === conversation) {
-    if (failure) fail(failure);
-    keep();
-  }
-  setRunning(null);
-  if (view.keyForm.hidden) view.prompt.focus();
+/** Calls `draw` at most once a frame of the screen. */
+function everyFrame(draw) {
+  let frame = 0;
+  const later = () => {
+    frame ||= requestAnimationFrame(() => {
+      frame = 0;
+      draw();
+    });
+  };
+  later.stop = () => cancelAnimationFrame(frame);
+  return later;
 }
 
-function speed(usage, asked, began) {
-  const first = `first after ${((began - asked) / 1000).toFixed(2)} s`;
-  if (!usage) return first;
-  const seconds = (performance.now() - began) / 1000;
-  const tokens = usage.completion_tokens;
-  // The first token marks the start, so the time is that of the others.
-  const rate = tokens > 1 && seconds > 0 ? `${((tokens - 1) / seconds).toFixed(1)} tok/s · ` : "";
-  return `${tokens} tokens · ${rate}${first}`;
-}
+// --- what went wrong -------------------------------------------------------------------------------------------------
 
 function fail(error) {
-  if (error instanceof ApiError && error.status === 401) askForKey();
-  else show("error", error instanceof ApiError ? error.message : "The server cannot be reached.");
+  if (error instanceof ApiError && error.status === 401) keyForm.ask(error);
+  else showError(explain(error));
 }
 
-function askForKey() {
-  sessionStorage.removeItem("key");
-  view.keyForm.hidden = false;
-  view.key.focus();
+function showError(text) {
+  clearErrors();
+  view.messages.append(make("p", { class: "error", role: "alert" }, text));
+  view.messages.lastChild.scrollIntoView({ block: "end" });
+}
+
+function clearErrors() {
+  for (const error of view.messages.querySelectorAll(".error")) error.remove();
 }
 
 async function loadModels() {
   try {
-    const names = await listModels(sessionStorage.getItem("key"));
+    const names = await listModels();
     view.model.replaceChildren(...names.map((name) => new Option(name)));
     view.model.disabled = names.length < 2;
-    view.keyForm.hidden = true;
+    keyForm.hide();
+    clearErrors();
   } catch (error) {
     fail(error);
   }
 }
 
-element("prompt-form").addEventListener("submit", (event) => {
+// --- settings --------------------------------------------------------------------------------------------------------
+
+function fieldTexts() {
+  return Object.fromEntries(FIELDS.map((field) => [field.id === "stop-strings" ? "stop" : field.id, field.value]));
+}
+
+function showSettings(isShown) {
+  view.settings.hidden = !isShown;
+  view.settingsToggle.setAttribute("aria-expanded", String(isShown));
+}
+
+function fitPrompt() {
+  view.prompt.style.height = "auto";
+  view.prompt.style.height = `${view.prompt.scrollHeight}px`;
+}
+
+function openStorage() {
+  try {
+    return localStorage;
+  } catch {
+    return { getItem: () => null, setItem: () => {} }; // forbidden: nothing outlives the page
+  }
+}
+
+// --- what people do --------------------------------------------------------------------------------------------------
+
+view.promptForm.addEventListener("submit", (event) => {
   event.preventDefault();
   const text = view.prompt.value.trim();
-  if (!text || running) return;
-  view.prompt.value = "";
-  view.prompt.style.height = "";
-  for (const error of view.messages.querySelectorAll(".error")) error.remove();
-  conversation.push({ role: "user", content: text });
-  answer(show("user", text));
+  if (text && !running) ask(text);
 });
-
 view.prompt.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
     event.preventDefault();
-    element("prompt-form").requestSubmit();
+    view.promptForm.requestSubmit();
   }
 });
-
-view.prompt.addEventListener("input", () => {
-  view.prompt.style.height = "auto";
-  view.prompt.style.height = `${view.prompt.scrollHeight}px`;
-});
-
+view.prompt.addEventListener("input", fitPrompt);
 view.stop.addEventListener("click", () => running?.abort());
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") running?.abort();
 });
-
+view.settingsToggle.addEventListener("click", () => showSettings(view.settings.hidden));
+for (const field of FIELDS) field.addEventListener("input", () => keepSettings(storage, fieldTexts()));
 element("clear").addEventListener("click", () => {
   running?.abort();
-  conversation = [];
-  keep();
-  for (const message of view.messages.querySelectorAll(".message")) message.remove();
-  element("welcome").hidden = false;
+  setRunning(null);
+  conversation.clear();
+  clearErrors();
+  drawAll();
+  view.status.textContent = "A new chat";
   view.prompt.focus();
 });
 
-view.keyForm.addEventListener("submit", (event) => {
-  event.preventDefault();
-  sessionStorage.setItem("key", view.key.value);
-  view.key.value = "";
-  loadModels();
-});
-
-for (const { role, content } of conversation) show(role, content);
+element("sea").append(rhumbLines());
+const kept = keptSettings(storage);
+for (const field of FIELDS) field.value = kept[field.id === "stop-strings" ? "stop" : field.id] ?? "";
+drawAll();
 loadModels();
