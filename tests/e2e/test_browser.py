@@ -1,109 +1,79 @@
-"""A real browser types into the page and reads an answer while it streams."""
+"""A real browser, the real server and the demo model: an answer read while it streams, and the engine seen at work."""
 
 from __future__ import annotations
 
-import contextlib
-import re
-import shutil
-import subprocess
-from collections.abc import Iterator
+import os
+import signal
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
+from tests.e2e.browser import DOWN, ENTER, ESCAPE, RIGHT, browsing
 from tests.e2e.serving import serving
 
-CHROMIUM_FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
-START_S = 120  # on a loaded machine
-WAIT = """
-const done = arguments[0];
-const look = () => { const value = (%s); if (value) { observer.disconnect(); done(value); } };
-const observer = new MutationObserver(look);
-observer.observe(document, {subtree: true, childList: true, characterData: true, attributes: true});
-look();
-"""
-
-
-class Browser:
-    """The few WebDriver commands that the test needs (W3C WebDriver, section 6)."""
-
-    def __init__(self, driver: httpx.Client, session: str) -> None:
-        self._driver = driver
-        self._session = session
-
-    def command(self, path: str, **body: Any) -> Any:
-        answer = self._driver.post(f"/session/{self._session}/{path}", json=body)
-        assert answer.status_code == 200, answer.text
-        return answer.json()["value"]
-
-    def script(self, source: str) -> Any:
-        return self.command("execute/sync", script=source, args=[])
-
-    def type_into(self, selector: str, text: str) -> None:
-        element = self.command("element", using="css selector", value=selector)
-        self.command(f"element/{next(iter(element.values()))}/value", text=text)
-
-    def click(self, selector: str) -> None:
-        element = self.command("element", using="css selector", value=selector)
-        self.command(f"element/{next(iter(element.values()))}/click")
-
-    def wait_for(self, expression: str) -> Any:
-        """The value of a JavaScript expression once it is truthy; it is looked at whenever the page changes."""
-        return self.command("execute/async", script=WAIT % expression, args=[])
-
-
-@contextlib.contextmanager
-def browsing(profile: Path) -> Iterator[Browser]:
-    driver_path, chromium = shutil.which("chromedriver"), shutil.which("chromium")
-    assert driver_path, "install Debian's package chromium-driver"
-    assert chromium, "install Debian's package chromium"
-    process = subprocess.Popen([driver_path, "--port=0"], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    try:
-        port = next(found[1] for line in process.stdout if (found := re.search(r"successfully on port (\d+)", line)))
-        options = {"binary": chromium, "args": [*CHROMIUM_FLAGS, f"--user-data-dir={profile}"]}
-        wanted = {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}}
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=START_S) as driver:
-            answer = driver.post("/session", json=wanted)
-            if answer.status_code != 200:
-                answer = driver.post("/session", json=wanted)
-            session = answer.json()["value"]["sessionId"]
-            try:
-                yield Browser(driver, session)
-            finally:
-                driver.delete(f"/session/{session}")
-    finally:
-        process.terminate()
-        process.wait(30)
-        process.stdout.close()
+FLAGS = ("--kv-cache-bytes", "256MiB", "--log-level", "warning")
+HELD = "Number(document.querySelector('#legend .key b').textContent) || 0"
 
 
 @pytest.mark.usefixtures("demo_model")
 def test_a_question_typed_into_the_page_is_answered_word_by_word(tmp_path: Path) -> None:
     length = ("--max-model-len", "96")  # the page lets a model answer as it likes, and this one may go on for minutes
-    flags = (*length, "--kv-cache-bytes", "256MiB", "--log-level", "warning")
-    with serving(tmp_path / "stderr", flags) as (url, _), browsing(tmp_path / "profile") as browser:
-        browser.command("url", url=url)
-        browser.command("timeouts", script=60_000)
+    with serving(tmp_path / "stderr", (*length, *FLAGS)) as (url, _), browsing(tmp_path / "profile") as browser:
+        browser.open(url)
         browser.wait_for("document.querySelector('#model').value === 'demo'")
         browser.type_into("#prompt", "Name three primary colors.")
         browser.click("#send")
-        text = "(document.querySelector('.message.assistant') || {textContent: ''}).textContent"
+        text = "(document.querySelector('.assistant .said') || {textContent: ''}).textContent"
         early = browser.wait_for(text)
         browser.wait_for("document.querySelector('#stop').hidden && !document.querySelector('.writing')")
         whole = browser.script(f"return {text}")
         assert len(early) < len(whole), "the answer came in one piece"
-        assert whole.startswith(early.rstrip("…▍ "))
-        errors = browser.script("return document.querySelector('#status').textContent")
-        assert "error" not in errors.lower()
+        assert browser.count(".error") == 0
+        note = browser.text_of(".assistant .note")
+        assert "tokens/s" in note
+        assert "first after" in note
+
+
+@pytest.mark.usefixtures("demo_model")
+def test_the_chart_room_shows_a_request_while_it_runs_until_the_server_drains(tmp_path: Path) -> None:
+    body = {"prompt": "The sea " * 40, "max_tokens": 1500, "ignore_eos": True, "stream": True}
+    drain = ("--drain-timeout", "0")
+    with serving(tmp_path / "stderr", (*drain, *FLAGS)) as (url, pid), browsing(tmp_path / "profile") as browser:
+        browser.open(f"{url}/chart")
+        browser.wait_for("document.querySelector('#status').dataset.state === 'ready'")
+        assert browser.script(f"return {HELD}") == 0
+        with (
+            httpx.Client(base_url=url, timeout=60) as client,
+            client.stream("POST", "/v1/completions", json=body) as answer,
+        ):
+            assert answer.status_code == 200
+            held = browser.wait_for(HELD)
+            assert held >= 5, "the prompt alone has 80 tokens"
+            caption = browser.script("return document.querySelector('#steps-caption').textContent")
+            browser.wait_for(f"document.querySelector('#steps-caption').textContent !== {caption!r}")
+            browser.wait_for(f"{HELD} > {held}")  # the answer grows, and so do its blocks
+            running = "document.querySelector('#soundings dd').textContent"
+            assert browser.script(f"return {running}") == "1"
+            # Block 1 is the first of the first prompt; by mouse, then its neighbour by keys.
+            browser.script(
+                "const box = document.querySelector('#table').getBoundingClientRect();"
+                "document.querySelector('#table').dispatchEvent("
+                "  new MouseEvent('click', {clientX: box.left + 3, clientY: box.top + 3, bubbles: true}));"
+            )
+            card = browser.wait_for(
+                "!document.querySelector('#card').hidden && document.querySelector('#card').textContent"
+            )
+            assert "Block 1" in card
+            assert "Tokens (16 of 16)" in card
+            assert "sea" in card
+            browser.press(ESCAPE)
+            browser.wait_for("document.querySelector('#card').hidden")
+            browser.press(RIGHT + ENTER)
+            browser.wait_for("document.querySelector('#card h2')?.textContent === 'Block 2'")
+            assert "behind 1 other" in browser.text_of("#card")
+            browser.press(DOWN)
+            assert "next to" in browser.text_of("#card")
+            os.kill(pid, signal.SIGTERM)
+            browser.wait_for("document.querySelector('#status').dataset.state === 'ended'")
+            assert browser.count("#card:not([hidden])") == 1, "what was seen last stays to be read"
