@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from asyncpage.config import EngineConfig
-from asyncpage.core import policy_registry
+from asyncpage.core import plugin_group
 from asyncpage.core.policy import Fcfs, LongestPrefix, Policy, Priority
-from asyncpage.core.policy_registry import load_policy, policy_names
+from asyncpage.core.policy_registry import BUILT_IN, POLICIES, load_policy, policy_names
 from asyncpage.engine import AsyncEngine
 from asyncpage.errors import UsageError
 
@@ -67,16 +67,14 @@ def plugins(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     def install(*pairs: tuple[str, str]) -> None:
         monkeypatch.setitem(sys.modules, "plugin_home", sys.modules[ShortestFirst.__module__])
         entries = [
-            importlib.metadata.EntryPoint(
-                name, value if ":" in value else f"plugin_home:{value}", policy_registry.GROUP
-            )
+            importlib.metadata.EntryPoint(name, value if ":" in value else f"plugin_home:{value}", POLICIES.group)
             for name, value in pairs
         ]
-        monkeypatch.setattr(policy_registry, "entry_points", lambda group: {policy_registry.GROUP: entries}[group])
-        policy_registry._plugins.cache_clear()
+        monkeypatch.setattr(plugin_group, "entry_points", lambda group: {POLICIES.group: entries}[group])
+        plugin_group.plugins.cache_clear()
 
     yield install
-    policy_registry._plugins.cache_clear()
+    plugin_group.plugins.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -92,8 +90,8 @@ def test_the_built_in_policies_are_there_with_entry_points_and_without(
 
 
 def test_the_installed_package_declares_its_policies_as_entry_points() -> None:
-    declared = {entry.name: entry.load() for entry in importlib.metadata.entry_points(group=policy_registry.GROUP)}
-    assert declared.items() >= policy_registry.BUILT_IN.items()
+    declared = {entry.name: entry.load() for entry in importlib.metadata.entry_points(group=POLICIES.group)}
+    assert declared.items() >= BUILT_IN.items()
 
 
 def test_every_load_makes_a_policy_of_its_own() -> None:

@@ -1,0 +1,134 @@
+"""A reply reader written as one generator, from the first character to the last: it yields where it needs more text.
+
+The readers of tool calls are made of it.
+
+INVARIANT: text leaves as content, as part of a call, or as the markup of a call; a script decides by what was read
+and never by where it was cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import TypeVar
+
+import regex
+
+from asyncpage.text.reply import CallArguments, CallBegun, CallEnded, ContentPart, ReplyPart
+
+Result = TypeVar("Result")
+Script = Generator[None, None, Result]
+
+SPACE = " \t\r\n"
+
+
+class ScriptedReader:
+    """Subclasses write `script` from the steps below it. `calls`: how many have begun."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self._text = ""  # not read yet
+        self._is_over = False  # nothing comes behind it
+        self._markup = ""  # read last, for when it turns out to be no markup
+        self._is_behind_call = False  # nothing was said since one ended
+        self._parts: list[ReplyPart] = []
+        self._running: Script[None] | None = self.script()
+
+    def script(self) -> Script[None]:
+        """Reads everything. It must not yield once the text is over."""
+        raise NotImplementedError
+
+    def feed(self, text: str) -> Sequence[ReplyPart]:
+        if not text:
+            return ()
+        self._text += text
+        return self._run()
+
+    def end(self) -> Sequence[ReplyPart]:
+        self._is_over = True
+        return self._run()
+
+    def _run(self) -> Sequence[ReplyPart]:
+        if self._running is not None:
+            try:
+                next(self._running)
+            except StopIteration:
+                self._running = None
+        parts, self._parts = self._parts, []
+        return parts
+
+    # --- the steps of a script ---------------------------------------------------------------------------------------
+
+    def content(self, *markers: str) -> Script[str]:
+        """Let text through as content up to one of `markers`, which is returned; "" when the text is over.
+
+        White space around a call belongs to its markup.
+        """
+        while True:
+            at, found = first_of(self._text, markers)
+            if found:
+                shown = self._text[:at].rstrip(SPACE)
+                self._markup = self._text[len(shown) : at + len(found)]
+                self._text = self._text[at + len(found) :]
+                self.say(shown)
+                return found
+            if self._is_over:
+                rest, self._text = self._text, ""
+                if not self._is_behind_call or rest.strip(SPACE):
+                    self.say(rest)
+                return ""
+            sure = len(self._text) - held_behind(self._text, markers)
+            sure = len(self._text[:sure].rstrip(SPACE))
+            shown, self._text = self._text[:sure], self._text[sure:]
+            self.say(shown)
+            yield
+
+    def match(self, pattern: regex.Pattern[str], most: int) -> Script[regex.Match[str] | None]:
+        """What `pattern` matches here, which becomes the markup read last; None when nothing does within `most`."""
+        while True:
+            found = pattern.match(self._text, partial=not self._is_over)
+            # A longer one is refused also where it is seen whole, so that it does not depend on the cut.
+            if found is None or (len(self._text) if found.partial else found.end()) > most:
+                return None
+            if not found.partial:
+                self._markup += found[0]
+                self._text = self._text[found.end() :]
+                return found
+            yield
+
+    def say(self, text: str) -> None:
+        if text:
+            self._parts.append(ContentPart(text))
+            self._is_behind_call = False
+
+    def restore_markup(self) -> None:
+        """The markup read last is none: it is content."""
+        markup, self._markup = self._markup, ""
+        self.say(markup)
+
+    def begin_call(self, name: str) -> None:
+        self._parts.append(CallBegun(self.calls, name))
+        self.calls += 1
+
+    def give_arguments(self, text: str) -> None:
+        """More arguments of the call begun last."""
+        if text:
+            self._parts.append(CallArguments(self.calls - 1, text))
+
+    def end_call(self) -> None:
+        self._parts.append(CallEnded(self.calls - 1))
+        self._markup = ""
+        self._is_behind_call = True
+
+
+def first_of(text: str, markers: Sequence[str]) -> tuple[int, str]:
+    """Where the first of `markers` begins, and which; (-1, "") where there is none."""
+    found = [(at, marker) for marker in markers if (at := text.find(marker)) >= 0]
+    return min(found, default=(-1, ""))
+
+
+def held_behind(text: str, markers: Sequence[str]) -> int:
+    """How many characters at the end of `text` may be the beginning of one of `markers`."""
+    for size in range(min(len(text), max(map(len, markers), default=1) - 1), 0, -1):
+        if any(marker.startswith(text[-size:]) for marker in markers):
+            return size
+    return 0

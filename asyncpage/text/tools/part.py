@@ -1,0 +1,60 @@
+"""The parts of a structure: what a constraint of the kind `structure` is put together from.
+
+The tool and reasoning parsers build with these; `grammar.source` says what each means.
+
+INVARIANT: a part is a JSON value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from asyncpage.grammar.source import GrammarSource
+
+Part = Mapping[str, Any]
+
+NOTHING: Part = {"literal": ""}
+
+
+def literal(text: str) -> Part:
+    return {"literal": text}
+
+
+def schema(value: Mapping[str, Any]) -> Part:
+    """JSON that follows a schema."""
+    return {"schema": value}
+
+
+def sequence(*parts: Part) -> Part:
+    return {"sequence": list(parts)}
+
+
+def any_of(*parts: Part) -> Part:
+    return parts[0] if len(parts) == 1 else {"any_of": list(parts)}
+
+
+def repeat(part: Part, low: int, high: int | None) -> Part:
+    """`part` at least `low` times and at most `high` times, None for no limit."""
+    return {"repeat": part, "min": low, "max": high}
+
+
+def optional(part: Part) -> Part:
+    return repeat(part, 0, 1)
+
+
+def free(*markers: str) -> Part:
+    """Any text that contains none of `markers`."""
+    return {"free": list(markers)}
+
+
+def separated(part: Part, separator: str, most: int | None) -> Part:
+    """`part` once, and again behind `separator`, `most` times in all."""
+    if most == 1:
+        return part
+    return sequence(part, repeat(sequence(literal(separator), part), 0, None if most is None else most - 1))
+
+
+def to_source(part: Part) -> GrammarSource:
+    return GrammarSource("structure", json.dumps(part, ensure_ascii=False, separators=(",", ":")))
