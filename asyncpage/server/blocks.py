@@ -44,7 +44,10 @@ class Block:
 
 @record(frozen=True, slots=True)
 class Change:
-    """A block has been opened, has grown by `text` and `entries`, or is closed."""
+    """A block has been opened, has grown by `text` and `entries`, or is closed.
+
+    The block itself may be further on by now: changes are told after all of them have happened.
+    """
 
     kind: Literal["opened", "grew", "closed"]
     block: Block

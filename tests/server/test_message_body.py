@@ -231,6 +231,16 @@ def test_what_cannot_be_done_is_refused_by_name(refusal, fields: dict[str, Any],
     assert words in failure.message
 
 
+def test_a_format_that_is_none_is_refused_by_the_name_that_it_has_here(refusal) -> None:
+    for fields, path in (
+        ({"output_config": {"format": {"type": "xml"}}}, "output_config.format"),
+        ({"output_format": {"type": "json_schema", "schema": 3}}, "output_format"),
+    ):
+        param = refusal(fields).param
+        assert param is not None
+        assert param.startswith(path)
+
+
 def test_other_refusals_are_those_of_every_route(refusal) -> None:
     assert refusal({"model": "claude"}).code == "model_not_found"
     assert refusal({}, has_chat_template=False).code == "no_chat_template"

@@ -172,6 +172,13 @@ def test_what_cannot_be_done_is_refused_by_name(refusal, fields: dict[str, Any],
         assert "send the whole conversation as input" in failure.message
 
 
+def test_a_format_that_is_none_is_refused_by_the_name_that_it_has_here(refusal) -> None:
+    for asked in ({"type": "json_lines"}, {"type": "json_schema", "name": "n", "schema": 3}):
+        param = refusal({"text": {"format": asked}}).param
+        assert param is not None
+        assert param.startswith("text.format")
+
+
 def test_a_model_without_a_template_holds_no_conversation(refusal) -> None:
     assert refusal({}, has_chat_template=False).code == "no_chat_template"
 
