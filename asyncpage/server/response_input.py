@@ -32,6 +32,8 @@ def read_input(fields: Fields) -> list[dict[str, Any]]:
             reading = _Reading()
             for index, item in enumerate(raw):
                 reading.read(item, f"input.{index}")
+            if not reading.messages:
+                raise invalid("input must hold more than what was thought", param="input")
             return reading.messages
         case _:
             raise wrong_type("input", "a string or a list of items", raw)

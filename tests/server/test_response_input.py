@@ -99,6 +99,7 @@ def test_what_was_thought_belongs_to_what_the_assistant_says_next() -> None:
         (None, "input", "required"),
         (5, "input", "a string or a list"),
         ([], "input", "at least one"),
+        ([{"type": "reasoning", "content": [{"text": "hm"}]}], "input", "more than"),
         (["hi"], "input.0", "must be an object"),
         ([{"role": "tool", "content": "a"}], "input.0.role", "'tool'"),
         ([{"role": ["user"], "content": "a"}], "input.0.role", "must be one of"),
