@@ -17,7 +17,6 @@ from asyncpage.server.template_fields import MAX_NAME, read_arguments
 
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 _TEXT_PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
-_STATELESS = "this server keeps no responses: send the items themselves"
 
 
 def read_input(fields: Fields) -> list[dict[str, Any]]:
@@ -55,10 +54,14 @@ class _Reading:
         if kind is None and "role" in raw:
             kind = "message"
         if not isinstance(kind, str) or kind not in _READERS:
-            text = f"{path}.type: input items of type {shown(kind)} are not supported; this server takes messages and "
+            reason = "this server takes messages, reasoning, and function calls with their outputs"
             if kind == "item_reference":
-                text = f"{path}.type: a reference to an item cannot be followed; {_STATELESS}; it takes messages and "
-            raise invalid(f"{text}function calls with their outputs", param=f"{path}.type", code="unsupported")
+                reason = "this server keeps no responses; send the items themselves, as clients do when store is false"
+            raise invalid(
+                f"{path}.type: input items of type {shown(kind)} are not supported: {reason}",
+                param=f"{path}.type",
+                code="unsupported",
+            )
         _READERS[kind](self, item)
 
     def _message(self, item: Fields) -> None:

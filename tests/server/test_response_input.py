@@ -109,7 +109,7 @@ def test_what_was_thought_belongs_to_what_the_assistant_says_next() -> None:
         ([{"role": "user", "content": [{"type": "input_file"}]}], "input.0.content.0.type", "'input_file'"),
         ([{"role": "user", "content": [{"type": "input_text"}]}], "input.0.content.0.text", "required"),
         ([{"role": "user", "content": [{"type": {}}]}], "input.0.content.0.type", "not supported"),
-        ([{"type": "item_reference", "id": "msg_1"}], "input.0.type", "keeps no responses"),
+        ([{"type": "item_reference", "id": "msg_1"}], "input.0.type", "when store is false"),
         ([{"type": "web_search_call", "id": "ws_1"}], "input.0.type", "'web_search_call'"),
         ([{"type": ["message"], "role": "user", "content": "a"}], "input.0.type", "not supported"),
         ([{}], "input.0.type", "not supported"),
