@@ -111,6 +111,16 @@ class EngineConfig:
         choices=("auto", "none"),
     )
     chat_template: str | None = setting(None, "a Jinja file to use instead of the model's chat template")
+    tool_call_parser: str = setting(
+        "auto",
+        "the format in which the model calls tools, or a parser of yours by entry point; auto tells it from the chat "
+        "template",
+    )
+    reasoning_parser: str = setting(
+        "auto",
+        "the marks of what the model thinks before it answers, or a parser of yours by entry point; auto tells them "
+        "from the chat template, none leaves them in the answer",
+    )
     placement: str = setting(
         "process",
         "where the executor runs: its own process, or a thread of this one",
@@ -217,6 +227,9 @@ class ServerConfig:
     )
     index_comparison: str | None = setting(
         None, "what 'asyncpage simulate --compare-index --json' printed, in a file, for the chart room to show"
+    )
+    enable_auto_tool_choice: bool = setting(
+        True, "let models choose by themselves to call tools; without it a request must say required, none or a name"
     )
     log_level: str = setting("info", "least severe log line shown", choices=("debug", "info", "warning", "error"))
     log_format: str = setting("console", "log lines for people or machines", choices=("console", "json"))

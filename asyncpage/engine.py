@@ -99,6 +99,8 @@ class AsyncEngine:
         self.tokens: TokenTable = files.text.tokenizer
         self.tokenizer_info = files.text.describe()
         self.has_chat_template = files.text.template is not None
+        self.tool_parser, self.reasoning_parser = files.text.tool_parser, files.text.reasoning_parser
+        self.prompt_end = files.text.prompt_end
         self.sampling_defaults = files.defaults
         self.pooling = pooling
         self.on_death: Callable[[str], None] = lambda reason: None

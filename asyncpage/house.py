@@ -34,14 +34,16 @@ from asyncpage.core.prefix_index import PrefixIndex
 from asyncpage.core.prefix_tree import PrefixTree
 from asyncpage.core.tier import Tier
 from asyncpage.errors import UsageError
-from asyncpage.messages import Follow, Handshake
+from asyncpage.messages import ChatPrompt, Follow, Handshake
 from asyncpage.pipes.host_arena import HostArena
 from asyncpage.pipes.journal.recorder import Recorder
 from asyncpage.pipes.journal.segment import SegmentFiles
 from asyncpage.pipes.kv_folder import KvFolder
 from asyncpage.pipes.mailbox import Address, Mailbox
 from asyncpage.text.chat_template import ChatTemplate
+from asyncpage.text.reasoning.parser import ReasoningParser
 from asyncpage.text.tokenizer import Tokenizer
+from asyncpage.text.tools.parser import ToolParser
 
 ACTORS = ("tokenizer", "scheduler", "kv_manager", "detokenizer", "executor", "frontend")
 PREFIX_INDEXES: Mapping[str, type[PrefixIndex]] = {"chain": PrefixChain, "tree": PrefixTree}
@@ -60,6 +62,20 @@ class Text:
         roles = dict.fromkeys(("bos_token", "eos_token", "pad_token", "unk_token"))
         template = None if self.template is None else self.template.source
         return {**roles, **self.tokenizer.named, "add_bos_token": self.tokenizer.add_bos, "chat_template": template}
+
+    @property
+    def tool_parser(self) -> ToolParser | None:
+        """What reads the model's calls of tools, None where no parser is known to."""
+        return None if self.template is None else self.template.tool_parser
+
+    @property
+    def reasoning_parser(self) -> ReasoningParser | None:
+        """What tells the model's thinking from its answer, None where it does not think aloud."""
+        return None if self.template is None else self.template.reasoning_parser
+
+    def prompt_end(self, prompt: ChatPrompt) -> str:
+        """What the chat template writes for the answer to begin behind, in a conversation like this one."""
+        return "" if self.template is None else self.template.prompt_end(prompt)
 
 
 @dataclass(frozen=True, slots=True)

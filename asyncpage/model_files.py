@@ -18,7 +18,7 @@ from asyncpage.formats.sentence_model import read_sentence_model
 from asyncpage.house import Text
 from asyncpage.messages import LearnVocabulary, Pooling
 from asyncpage.records import record
-from asyncpage.text.chat_template import load_chat_template
+from asyncpage.text.chat_template import Parsers, load_chat_template
 from asyncpage.text.generation import generation_defaults
 from asyncpage.text.tokenizer import Tokenizer
 from asyncpage.text.vocabulary_source import load_vocabulary
@@ -43,7 +43,7 @@ def read_model_files(path: Path, config: EngineConfig) -> ModelFiles:
     Errors: `ModelError` for what is not supported, `FormatError` when a file is malformed.
     """
     vocabulary = load_vocabulary(path)
-    template = load_chat_template(path, config.chat_template, vocabulary=vocabulary)
+    template = load_chat_template(path, config.chat_template, vocabulary=vocabulary, parsers=Parsers.of(config))
     defaults = generation_defaults(path) if config.generation_config == "auto" else {}
     tokenizer = Tokenizer(vocabulary)
     shown = tokenizer.shown_bytes(skip_special=True)

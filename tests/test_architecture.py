@@ -95,6 +95,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("cli", "backends.contract"): "the question is made of the contract's values",
     ("cli", "backends.device"): "the same, for the device",
     ("grammar", "pipes.tether"): "the compile worker is a child process and must not outlive its parent",
+    ("text", "grammar.source"): "a parser says what an answer must look like; the source of a grammar is a value",
 }
 
 # The engine's in-process launcher runs the executor's loop in a thread: the only way in from this side.

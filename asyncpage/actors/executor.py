@@ -1,9 +1,7 @@
 """The near end of an executor: sends it steps, brings its answers back, and replaces it when it is lost.
 
-The scheduler sends `Step`, the engine `LearnVocabulary`, the supervisor or the engine `Shutdown`; it sends
-`StepDone`, `StepFailed`, `ExecutorLost`, `ExecutorReady` and `ExecutorGone` to the scheduler. Over the link: `Load`,
-`Step`, what its rows must know (`core/lessons.py`), `Shutdown` down, `Handshake`, `LoadFailed`, `StepDone`,
-`StepFailed` up (`executor/process.py`).
+The scheduler sends `Step`, the engine `LearnVocabulary`, either of engine and supervisor `Shutdown`; it tells the
+scheduler what came of steps and executors. Over the link it speaks with `executor/process.py`.
 
     loading --Handshake--> ready --loss--> dying --its sentinel--> waiting --backoff--> loading ...
        `------------ timeout, LoadFailed, death -----^    `--budget spent, another model--> gone

@@ -102,15 +102,18 @@ class PluginGroup(Generic[Plugin]):
         )
 
 
-def breaches_of_method(plugin: Any, name: str, arguments: Sequence[str]) -> tuple[str, ...]:
+def breaches_of_method(
+    plugin: Any, name: str, arguments: Sequence[str], keywords: Sequence[str] = ()
+) -> tuple[str, ...]:
     """What is wrong with a class's method `name` for who calls it with `arguments`, `self` among them."""
     method = getattr(plugin, name, None)
     if not callable(method):
         return (f"has no method {name!r}",)
     try:
-        inspect.signature(method).bind(*arguments)
+        inspect.signature(method).bind(*arguments, **dict.fromkeys(keywords))
     except (TypeError, ValueError) as error:
-        return (f"method {name!r} does not take ({', '.join(arguments)}): {error}",)
+        taken = ", ".join([*arguments, *(f"{keyword}=..." for keyword in keywords)])
+        return (f"method {name!r} does not take ({taken}): {error}",)
     return ()
 
 

@@ -9,16 +9,18 @@ INVARIANT: whatever these return has passed `SamplingParams.check` against the m
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from asyncpage.core.sampling import MAX_BAD_WORDS, MAX_CHOICES, MAX_LOGIT_BIAS, MAX_STOP_STRINGS, SamplingParams
 from asyncpage.errors import RequestError
-from asyncpage.messages import Pooling, RequestOptions
+from asyncpage.messages import ChatPrompt, Pooling, RequestOptions
 from asyncpage.server.failure import invalid
 from asyncpage.server.fields import Fields, shown, to_number
 from asyncpage.server.renaming import renamed
+from asyncpage.text.reasoning.parser import ReasoningParser
+from asyncpage.text.tools.parser import ToolParser
 
 MAX_TIMEOUT_S = 7 * 24 * 3600.0
 MAX_SALT = 256
@@ -34,6 +36,9 @@ class Setting:
 
     `now`: the engine's clock at arrival; deadlines count from it. `pooling`: how prompts become vectors of
     `hidden_size` numbers, None where they do not. `max_inputs`: most prompts in a call whose answer is vectors.
+    `tool_parser`: reads the model's calls of tools, None where no parser is known to. `auto_tool_choice` False: models
+    may not choose to call tools. `reasoning_parser`: tells thinking from answer, None where there is none.
+    `prompt_end`: what the chat template writes for the answer to begin behind.
     """
 
     model_names: tuple[str, ...]
@@ -47,6 +52,10 @@ class Setting:
     pooling: Pooling | None = None
     hidden_size: int = 0
     max_inputs: int = 1
+    tool_parser: ToolParser | None = None
+    auto_tool_choice: bool = True
+    reasoning_parser: ReasoningParser | None = None
+    prompt_end: Callable[[ChatPrompt], str] = lambda prompt: ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ INVARIANT: the messages in a call have a known role and string content, so a tem
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from asyncpage.core.sampling import MAX_TOP_LOGPROBS
@@ -18,6 +19,7 @@ from asyncpage.server.fields import Fields, shown, wrong_type
 from asyncpage.server.json_body import JsonBody, check_values
 from asyncpage.server.structured_fields import read_structured
 from asyncpage.server.template_fields import MAX_NAME, read_arguments, read_template_kwargs
+from asyncpage.server.tool_fields import plan_reply, read_tools
 from asyncpage.server.unsupported import refuse_unsupported, unsupported
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -32,6 +34,10 @@ def read_chat(body: JsonBody, setting: Setting) -> Call:
         raise unsupported("echo", "echo on chat completions (/v1/completions has it)")
     stream = read_stream(fields)
     prompt = read_messages(fields, setting)
+    wants_reasoning = fields.boolean("include_reasoning") is not False
+    plan = plan_reply(
+        read_tools(fields), setting, wants_reasoning=wants_reasoning, prompt=prompt, structured=read_structured(fields)
+    )
     logprobs = _read_logprobs(fields)
     prompt_logprobs = fields.integer("prompt_logprobs", low=0, high=MAX_TOP_LOGPROBS)
     if prompt_logprobs is not None and stream.stream:
@@ -40,11 +46,10 @@ def read_chat(body: JsonBody, setting: Setting) -> Call:
         fields, setting, max_tokens=_read_max_tokens(fields), logprobs=logprobs, prompt_logprobs=prompt_logprobs
     )
     check_choices(1, sampling.n, setting)
-    grammar, grammar_param = read_structured(fields) or (None, "")
     call = Call(
         model=model,
-        prompts=(prompt,),
-        sampling=sampling,
+        prompts=(replace(prompt, tools=plan.template_tools),),
+        sampling=replace(sampling, skip_special_tokens=False) if plan.shows_control else sampling,
         options=read_options(fields, setting),
         output=Output(
             stream=stream.stream,
@@ -55,8 +60,9 @@ def read_chat(body: JsonBody, setting: Setting) -> Call:
             return_token_ids=fields.boolean("return_token_ids") or False,
         ),
         ignored=tuple(fields.unread()),
-        grammar=grammar,
-        grammar_param=grammar_param,
+        grammar=plan.grammar,
+        grammar_param=plan.grammar_param,
+        new_reader=plan.new_reader,
     )
     check_values(body)
     return call
@@ -183,9 +189,10 @@ def _read_tool_calls(fields: Fields) -> list[dict[str, Any]]:
         name = function.string("name", longest=MAX_NAME)
         if not name:
             raise invalid(f"{path}.{index}.function.name is required", param=f"{path}.{index}.function.name")
+        id = call.string("id", longest=MAX_NAME)
         calls.append(
             {
-                "id": call.string("id", longest=MAX_NAME),
+                **({} if id is None else {"id": id}),
                 "type": "function",
                 "function": {"name": name, "arguments": read_arguments(function)},
             }

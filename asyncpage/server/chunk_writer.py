@@ -1,10 +1,10 @@
 """Streams a call: what the engine says becomes events, each written in the call that brought it.
 
 The exchange calls it as its consumer; it writes to the call's `EventStream`, or holds text back while the client or
-the loop is behind. Plain text is spliced into a chunk that was rendered once a choice; whatever carries more is
-rendered whole.
+the loop is behind. Text is spliced into a chunk that was rendered once a choice and kind of part; whatever carries
+more is rendered whole.
 
-INVARIANT: a choice's text is sent once, in order, all of it before the choice's finish.
+INVARIANT: what a choice's text means is sent once, in order, all of it before the choice's finish.
 """
 
 from __future__ import annotations
@@ -17,10 +17,14 @@ from typing import Any
 from asyncpage.messages import Finish, LogprobEntry
 from asyncpage.server.event_stream import DONE, EventStream
 from asyncpage.server.exchange import Exchange
-from asyncpage.server.failure import error_event
+from asyncpage.server.failure import error_event, internal_failure
 from asyncpage.server.pace import Pace
 from asyncpage.server.shape import Head, Shape
 from asyncpage.server.usage import Usage, total_usage
+from asyncpage.text.reply import CallArguments, CallBegun, CallEnded, ContentPart, PlainReader, ReasoningPart, ReplyPart
+
+# What text is part of; the arguments of a call have its number.
+_CONTENT, _REASONING = -1, -2
 
 # Stands for the text while a chunk is rendered once; the last one in the bytes is ours, whatever the model's name.
 _MARK = "\ue000"
@@ -40,19 +44,23 @@ class ChunkWriter:
         self._must_allow = (
             set(range(exchange.call.choices)) if output.echo else set()
         )  # choices without their prompt yet
-        self._is_rich = output.logprobs is not None or output.return_token_ids or output.continuous_usage
+        self._readers = [exchange.call.new_reader() for _ in range(exchange.call.choices)]
+        self._has_extras = output.logprobs is not None or output.return_token_ids or output.continuous_usage
+        self._is_plain = not self._has_extras and all(isinstance(reader, PlainReader) for reader in self._readers)
         self._splices: dict[int, tuple[str, str]] = {}  # by choice that has begun: a chunk before and after its text
+        self._other_splices: dict[tuple[int, int], tuple[str, str]] = {}  # the same by choice and kind of its text
         self._completion_tokens = 0
         self._held_events: list[bytes] = []
-        self._held_texts: dict[int, list[str]] = {}
+        self._held_texts: dict[int, list[str]] = {}  # by choice, all of one kind
+        self._held_kinds: dict[int, int] = {}  # of these, where it is not content
         self._held_bytes = 0
 
     # --- what the engine says ----------------------------------------------------------------------------------------
 
     def text(self, index: int, text: str, token_ids: Sequence[int], logprobs: Sequence[LogprobEntry] | None) -> None:
-        if self._is_rich:
-            if text or token_ids or logprobs:
-                self._put(self._render_piece(index, text, token_ids, logprobs or ()))
+        if not self._is_plain:
+            self._completion_tokens += len(token_ids)
+            self._put_parts(index, self._read(index, text), token_ids, logprobs or ())
         elif text:
             if self._must_allow:
                 self._allow(index, len(quote(text)))
@@ -66,11 +74,13 @@ class ChunkWriter:
     def prompt_logprobs(self, index: int, entries: Sequence[LogprobEntry]) -> None:
         if self._output.echo and self._output.logprobs is not None:
             # Each part by itself: all of a long prompt's in one piece would hold up every other stream for a second.
-            events = self._render_piece(index, "", (), entries)
+            events = self._render_part(index, None, (), entries)
             self._stream.allow(len(events))
             self._put(events)
 
     def finished(self, index: int, finish: Finish) -> None:
+        if not self._is_plain:
+            self._put_parts(index, self._readers[index].end(), (), ())
         events = self._take_text(index)
         self._put(events + self._opening(index) + self._event([self._shape.ending(index, finish)]))
 
@@ -97,6 +107,60 @@ class ChunkWriter:
         finishes = [finish for finish in self._exchange.finishes if finish is not None]
         return held + self._event([], total_usage(finishes, self._exchange.call.sampling.n)) + DONE
 
+    # --- what text means ---------------------------------------------------------------------------------------------
+
+    def _read(self, index: int, text: str) -> Sequence[ReplyPart]:
+        try:
+            return self._readers[index].feed(text)
+        except Exception:  # a parser may be a stranger's, and what it has not read would be lost
+            self._exchange.fail(internal_failure())
+            raise
+
+    def _put_parts(
+        self, index: int, parts: Sequence[ReplyPart], token_ids: Sequence[int], entries: Sequence[LogprobEntry]
+    ) -> None:
+        """Each part in a chunk of its own; what belongs to the tokens goes with the first."""
+        shown = [part for part in parts if not isinstance(part, CallEnded)]
+        if not self._has_extras:
+            for part in shown:
+                self._put_part(index, part)
+        elif shown:
+            for part in shown:
+                self._put(self._render_part(index, part, token_ids, entries))
+                token_ids = entries = ()
+        elif token_ids or entries:
+            self._put(self._render_part(index, None, token_ids, entries))
+
+    def _put_part(self, index: int, part: ContentPart | ReasoningPart | CallBegun | CallArguments) -> None:
+        match part:
+            case ContentPart(text):
+                kind = _CONTENT
+            case ReasoningPart(text):
+                kind = _REASONING
+            case CallArguments(kind, text):
+                pass
+            case CallBegun():
+                self._turn_held_text(index)
+                self._put(self._render_part(index, part, (), ()))
+                return
+        if self._must_hold():
+            if self._held_kinds.get(index, _CONTENT) != kind:
+                self._turn_held_text(index)
+            if kind != _CONTENT:
+                self._held_kinds[index] = kind
+            self._held_texts.setdefault(index, []).append(text)
+            self._hold(len(text))
+        else:
+            self._pace.wrote()
+            self._stream.send(self._splice_kind(index, kind, text))
+
+    def _turn_held_text(self, index: int) -> None:
+        """Text of another kind, or none, follows: what is held becomes an event."""
+        events = self._take_text(index)
+        if events:
+            self._held_events.append(events)
+            self._hold(len(events))
+
     # --- holding back ------------------------------------------------------------------------------------------------
 
     def _must_hold(self) -> bool:
@@ -117,8 +181,9 @@ class ChunkWriter:
 
     def _take_text(self, index: int) -> bytes:
         text = "".join(self._held_texts.pop(index, ()))
+        kind = self._held_kinds.pop(index, _CONTENT)
         self._held_bytes -= len(text)
-        return self._splice(index, text) if text else b""
+        return self._splice_kind(index, kind, text) if text else b""
 
     def _take_all(self) -> bytes:
         events = b"".join([*self._held_events, *(self._take_text(index) for index in tuple(self._held_texts))])
@@ -137,12 +202,24 @@ class ChunkWriter:
         before, after = self._splices[index]
         return opening + (before + quote(text) + after).encode("ascii")
 
-    def _render_piece(self, index: int, text: str, token_ids: Sequence[int], entries: Sequence[LogprobEntry]) -> bytes:
+    def _splice_kind(self, index: int, kind: int, text: str) -> bytes:
+        """The same for text of any kind."""
+        if kind == _CONTENT:
+            return self._splice(index, text)
         opening = self._opening(index)
-        self._completion_tokens += len(token_ids)
-        piece = self._shape.piece(index, text, entries, token_ids if self._output.return_token_ids else None)
+        splice = self._other_splices.get((index, kind))
+        if splice is None:
+            part = ReasoningPart(_MARK) if kind == _REASONING else CallArguments(kind, _MARK)
+            splice = self._other_splices[index, kind] = self._cut(index, part)
+        return opening + (splice[0] + quote(text) + splice[1]).encode("ascii")
+
+    def _render_part(
+        self, index: int, part: ReplyPart | None, token_ids: Sequence[int], entries: Sequence[LogprobEntry]
+    ) -> bytes:
+        opening = self._opening(index)
+        piece = self._shape.piece(index, part, entries, token_ids if self._output.return_token_ids else None)
         events = opening + self._event([piece])
-        if text and self._must_allow:
+        if part is not None and self._must_allow:
             self._allow(index, len(events))
         return events
 
@@ -156,11 +233,15 @@ class ChunkWriter:
         """What comes before anything else of a choice; empty once it has begun."""
         if index in self._splices:
             return b""
-        rendered = self._event([self._shape.piece(index, _MARK, (), None)]).decode("ascii")
-        before, _, after = rendered.rpartition(quote(_MARK))
-        self._splices[index] = (before, after)
+        self._splices[index] = self._cut(index, ContentPart(_MARK))
         opening = self._shape.opening(index)
         return b"" if opening is None else self._event([opening])
+
+    def _cut(self, index: int, marked: ReplyPart) -> tuple[str, str]:
+        """A chunk before and after its text."""
+        rendered = self._event([self._shape.piece(index, marked, (), None)]).decode("ascii")
+        before, _, after = rendered.rpartition(quote(_MARK))
+        return before, after
 
     def _event(self, choices: list[dict[str, Any]], usage: Usage | None = None) -> bytes:
         body = {**self._head, "choices": choices}

@@ -44,7 +44,9 @@ class Collector:
         self._choices[index].prompt_entries.extend(entries)
 
     def finished(self, index: int, finish: Finish) -> None:
-        self._choices[index].finish = finish
+        choice, reader = self._choices[index], self._call.new_reader()
+        choice.parts = [*reader.feed("".join(choice.texts)), *reader.end()]
+        choice.finish = finish
 
     async def answer(self) -> str:
         """The whole body, once every choice has finished. A large one is written while the loop goes on."""

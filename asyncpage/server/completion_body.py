@@ -19,7 +19,7 @@ from asyncpage.server.fields import Fields, wrong_type
 from asyncpage.server.json_body import JsonBody, check_values
 from asyncpage.server.structured_fields import read_structured
 from asyncpage.server.token_ids import read_token_ids
-from asyncpage.server.unsupported import refuse_unsupported, unsupported
+from asyncpage.server.unsupported import refuse_tools, refuse_unsupported, unsupported
 
 DEFAULT_MAX_TOKENS = 16  # the OpenAI API's default on this route
 
@@ -29,6 +29,7 @@ def read_completion(body: JsonBody, setting: Setting) -> Call:
     fields = Fields(body.fields)
     model = read_model(fields, setting)
     refuse_unsupported(fields)
+    refuse_tools(fields)
     if fields.value("suffix") not in (None, ""):
         raise unsupported("suffix", "text after the completion")
     stream = read_stream(fields)

@@ -14,6 +14,7 @@ from asyncpage.messages import Finish, LogprobEntry
 from asyncpage.server.call import Output
 from asyncpage.server.logprob_shape import CompletionLogprobs, prompt_logprobs
 from asyncpage.server.shape import Collected, prompt_ids
+from asyncpage.text.reply import ContentPart, ReplyPart
 from asyncpage.text.token_logprobs import TokenTable
 
 
@@ -32,11 +33,11 @@ class CompletionShape:
         return None
 
     def piece(
-        self, index: int, text: str, entries: Sequence[LogprobEntry], token_ids: Sequence[int] | None
+        self, index: int, part: ReplyPart | None, entries: Sequence[LogprobEntry], token_ids: Sequence[int] | None
     ) -> dict[str, Any]:
         choice: dict[str, Any] = {
             "index": index,
-            "text": text,
+            "text": part.text if isinstance(part, ContentPart) else "",
             "logprobs": self._take(index, entries) if entries else None,
             "finish_reason": None,
         }

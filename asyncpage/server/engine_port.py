@@ -14,9 +14,11 @@ from asyncpage.actors.frontend import Sink
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.grammar.source import GrammarSource
 from asyncpage.lookout import Lookout
-from asyncpage.messages import Constraint, Pooling, Prompt, RequestId, RequestOptions
+from asyncpage.messages import ChatPrompt, Constraint, Pooling, Prompt, RequestId, RequestOptions
 from asyncpage.pipes.cache_feed import CacheFeed
+from asyncpage.text.reasoning.parser import ReasoningParser
 from asyncpage.text.token_logprobs import TokenTable
+from asyncpage.text.tools.parser import ToolParser
 
 
 class Engine(Protocol):
@@ -82,6 +84,20 @@ class Engine(Protocol):
     @property
     def hidden_size(self) -> int:
         """Numbers in a vector."""
+        ...
+
+    @property
+    def tool_parser(self) -> ToolParser | None:
+        """What reads the calls of tools in the model's answers, None where no parser is known to."""
+        ...
+
+    @property
+    def reasoning_parser(self) -> ReasoningParser | None:
+        """What tells thinking from answer, None where the model does not think aloud."""
+        ...
+
+    def prompt_end(self, prompt: ChatPrompt) -> str:
+        """What the chat template writes for the answer to begin behind, in a conversation like this one."""
         ...
 
     @property

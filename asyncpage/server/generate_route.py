@@ -150,6 +150,10 @@ def read_setting(context: Context, arrived: float) -> Setting:
         pooling=engine.pooling,
         hidden_size=engine.hidden_size,
         max_inputs=engine.max_requests,
+        tool_parser=engine.tool_parser,
+        reasoning_parser=engine.reasoning_parser,
+        prompt_end=engine.prompt_end,
+        auto_tool_choice=config.enable_auto_tool_choice,
     )
 
 

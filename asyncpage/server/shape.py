@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from asyncpage.messages import Finish, LogprobEntry, Prompt, TokenPrompt
+from asyncpage.text.reply import ReplyPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,11 @@ class Head:
 
 @dataclass(slots=True)
 class Collected:
-    """Everything that one choice has said, in order."""
+    """Everything that one choice has said, in order. `parts`: what its text means, once it has finished."""
 
     prompt: Prompt
     texts: list[str] = field(default_factory=list)
+    parts: list[ReplyPart] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     entries: list[LogprobEntry] = field(default_factory=list)
     prompt_entries: list[LogprobEntry] = field(default_factory=list)
@@ -65,9 +67,12 @@ class Shape(Protocol):
         ...
 
     def piece(
-        self, index: int, text: str, entries: Sequence[LogprobEntry], token_ids: Sequence[int] | None
+        self, index: int, part: ReplyPart | None, entries: Sequence[LogprobEntry], token_ids: Sequence[int] | None
     ) -> dict[str, Any]:
-        """The choice of a chunk with new text. `entries`, `token_ids`: of the new tokens, where they were asked."""
+        """The choice of a chunk with more of the answer, None where the new tokens let out nothing yet.
+
+        `entries`, `token_ids`: of the new tokens, where they were asked.
+        """
         ...
 
     def ending(self, index: int, finish: Finish) -> dict[str, Any]:

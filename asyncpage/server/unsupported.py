@@ -19,8 +19,7 @@ _ADAPTERS = "adapters"
 _SAMPLERS = "this way of drawing tokens"
 
 _REFUSED: dict[str, str] = {
-    "tools": _TOOLS,
-    "functions": _TOOLS,
+    "functions": f"{_TOOLS} by functions (tools has them)",
     "adapter": _ADAPTERS,
     "adapters": _ADAPTERS,
     "lora": _ADAPTERS,
@@ -42,7 +41,6 @@ _WITHOUT_EFFECT = (
     "verbosity",
     "safety_identifier",
     "prompt_cache_key",
-    "parallel_tool_calls",
     "prediction",
     "request_id",
 )
@@ -54,13 +52,20 @@ def refuse_unsupported(fields: Fields) -> None:
         value = fields.value(name)
         if value is not None and value is not False and value != []:
             raise unsupported(fields.name_of(name), what)
-    for name in ("tool_choice", "function_call"):
-        if fields.value(name) not in (None, "none", "auto"):
-            raise unsupported(name, _TOOLS)
+    if fields.value("function_call") not in (None, "none", "auto"):
+        raise unsupported("function_call", f"{_TOOLS} by function_call (tool_choice has them)")
     if fields.value("modalities") not in (None, ["text"]):
         raise unsupported("modalities", "anything but text")
     for name in _WITHOUT_EFFECT:
         fields.value(name)
+
+
+def refuse_tools(fields: Fields) -> None:
+    """For routes on which no tool can be called. Errors: as above."""
+    for name, harmless in (("tools", (None, [])), ("tool_choice", (None, "none", "auto"))):
+        if fields.value(name) not in harmless:
+            raise unsupported(name, f"{_TOOLS} here (/v1/chat/completions has them)")
+    fields.value("parallel_tool_calls")
 
 
 def unsupported(param: str, what: str) -> RequestError:

@@ -8,7 +8,7 @@ INVARIANT: cut in whatever pieces, a text gives the same parts, once adjacent on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from asyncpage.records import record
@@ -72,3 +72,26 @@ class PlainReader:
 
     def end(self) -> Sequence[ReplyPart]:
         return ()
+
+
+class FilteredReader:
+    """Lets through what another reader gives where `keeps` is true of it."""
+
+    def __init__(self, inner: ReplyReader, keeps: Callable[[ReplyPart], bool]) -> None:
+        self._inner = inner
+        self._keeps = keeps
+
+    def feed(self, text: str) -> Sequence[ReplyPart]:
+        return [part for part in self._inner.feed(text) if self._keeps(part)]
+
+    def end(self) -> Sequence[ReplyPart]:
+        return [part for part in self._inner.end() if self._keeps(part)]
+
+
+def is_no_reasoning(part: ReplyPart) -> bool:
+    return not isinstance(part, ReasoningPart)
+
+
+def is_no_later_call(part: ReplyPart) -> bool:
+    """For requests that can handle one call."""
+    return not isinstance(part, CallBegun | CallArguments | CallEnded) or part.index == 0

@@ -83,7 +83,10 @@ class ScriptedReader:
             yield
 
     def match(self, pattern: regex.Pattern[str], most: int) -> Script[regex.Match[str] | None]:
-        """What `pattern` matches here, which becomes the markup read last; None when nothing does within `most`."""
+        """What `pattern` matches here, which becomes the markup read last; None when nothing does within `most`.
+
+        It must not end with what may be left out: that depends on what follows.
+        """
         while True:
             found = pattern.match(self._text, partial=not self._is_over)
             # A longer one is refused also where it is seen whole, so that it does not depend on the cut.
@@ -93,6 +96,20 @@ class ScriptedReader:
                 self._markup += found[0]
                 self._text = self._text[found.end() :]
                 return found
+            yield
+
+    def skip_markup(self, marker: str) -> Script[None]:
+        """Leave out `marker` if it comes next, with white space before it, and its beginning if nothing more comes."""
+        while True:
+            rest = self._text.lstrip()
+            if rest.startswith(marker):
+                self._text = rest[len(marker) :]
+                return
+            if not marker.startswith(rest):
+                return
+            if self._is_over:
+                self._text = ""
+                return
             yield
 
     def say(self, text: str) -> None:

@@ -37,7 +37,11 @@ from asyncpage.server.call_fields import Setting
 from asyncpage.server.fields import Fields
 from asyncpage.server.http_server import HttpServer
 from asyncpage.server.tool_fields import ReplyPlan, Tool, ToolUse
+from asyncpage.text.reasoning.parser import ReasoningParser
+from asyncpage.text.reasoning.think import DeepSeekR1
 from asyncpage.text.reply import CallArguments, CallBegun, CallEnded, ContentPart, ReasoningPart, ReplyPart
+from asyncpage.text.tools.hermes import Hermes
+from asyncpage.text.tools.parser import ToolParser
 
 EOS = 256
 VOCAB = 257
@@ -87,6 +91,9 @@ class EchoEngine:
         self.is_generative = True
         self.pooling: Pooling | None = Pooling("last")
         self.hidden_size = 4
+        self.tool_parser: ToolParser | None = Hermes("")
+        self.reasoning_parser: ReasoningParser | None = DeepSeekR1("")
+        self.end_of_prompt = ""
         self.sampling_defaults: dict[str, Any] = {}
         self.max_queue = 10**6
         self.max_requests = 10**6
@@ -104,6 +111,9 @@ class EchoEngine:
         self._cached_tokens = 0
 
     # --- the engine's interface --------------------------------------------------------------------------------------
+
+    def prompt_end(self, prompt: ChatPrompt) -> str:
+        return self.end_of_prompt
 
     def submit(self, prompt: Prompt, sampling: SamplingParams, options: RequestOptions, sink: Sink) -> RequestId:
         first = RequestId(self._next)

@@ -222,11 +222,8 @@ def test_half_a_surrogate_pair_is_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("tools", [{"type": "function", "function": {"name": "f"}}]),
         ("functions", [{"name": "f"}]),
         ("function_call", {"name": "f"}),
-        ("tool_choice", "required"),
-        ("tool_choice", {"type": "function", "function": {"name": "f"}}),
         ("lora_request", {"name": "a"}),
         ("adapter", "a"),
         ("chat_template", "{{ 1 }}"),

@@ -74,9 +74,7 @@ async def slow_client(site, body: dict) -> tuple[asyncio.StreamReader, asyncio.S
 
 
 @pytest.mark.parametrize(("logprobs", "most"), [(None, 250_000), (2, 2_000)])
-async def test_a_client_that_does_not_read_is_cut_and_harms_nobody_else(
-    serve, logprobs: int | None, most: int
-) -> None:
+async def test_a_client_that_does_not_read_is_cut_and_harms_nobody_else(serve, logprobs: int | None, most: int) -> None:
     site = await serve(max_buffered_bytes=200_000)
     site.engine.max_model_len = 10**8
     asked = {"prompt": "z" * 100_000, "max_tokens": 2 * 10**6, "logprobs": logprobs, "stream": True}

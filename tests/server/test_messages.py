@@ -189,13 +189,13 @@ async def test_tokens_are_counted_as_they_would_run(site, marked) -> None:
     asked = {"messages": [{"role": "user", "content": "héllo"}], "system": "be brief"}
     status, counted = await site.post(PATH + "/count_tokens", asked)
     assert (status, counted) == (200, {"input_tokens": len("system: be brief\nuser: héllo\n".encode())})
-    ((prompt, _),) = site.engine.tokenized
+    (prompt,) = site.engine.tokenized
     assert not site.engine.submitted
     tool = {"name": "f", "input_schema": {}}
     await site.post(PATH + "/count_tokens", {**asked, "tools": [tool]})
     await site.post(PATH, {**asked, "tools": [tool], "max_tokens": 1})
-    assert site.engine.tokenized[1][0] == site.engine.submitted[0][0]
-    assert site.engine.tokenized[1][0].tools != prompt.tools
+    assert site.engine.tokenized[1] == site.engine.submitted[0][0]
+    assert site.engine.tokenized[1].tools != prompt.tools
 
 
 ERRORS = [

@@ -53,6 +53,61 @@ async def test_the_stream_helper_is_content(client) -> None:
     assert final.choices[0].message.content == "abc"
 
 
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+CALLS = (
+    "<think>Two cities.</think>I look."
+    '\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Tokyo"}}\n</tool_call>'
+    '\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Zürich"}}\n</tool_call>'
+)
+
+
+async def test_calls_of_tools_are_read(client) -> None:
+    client.engine.max_model_len = 4096
+    answer = await client.chat.completions.create(
+        model="echo", messages=[{"role": "user", "content": CALLS}], tools=[WEATHER], tool_choice="auto"
+    )
+    message = answer.choices[0].message
+    assert [call.function.arguments for call in message.tool_calls] == ['{"city": "Tokyo"}', '{"city": "Zürich"}']
+    assert (message.content, message.reasoning_content) == ("I look.", "Two cities.")
+    assert answer.choices[0].finish_reason == "tool_calls"
+    result = [{"role": "tool", "tool_call_id": call.id, "content": "rain"} for call in message.tool_calls]
+    again = await client.chat.completions.create(
+        model="echo",
+        messages=[{"role": "user", "content": CALLS}, message, *result, {"role": "user", "content": "so?"}],
+    )
+    assert again.choices[0].message.content == "so?"
+    single = await client.chat.completions.create(
+        model="echo",
+        messages=[{"role": "user", "content": CALLS}],
+        tools=[WEATHER],
+        tool_choice="required",
+        parallel_tool_calls=False,
+    )
+    assert len(single.choices[0].message.tool_calls) == 1
+
+
+async def test_the_stream_helper_puts_calls_together(client) -> None:
+    client.engine.max_model_len = 4096
+    async with client.chat.completions.stream(
+        model="echo", messages=[{"role": "user", "content": CALLS}], tools=[WEATHER], tool_choice="auto"
+    ) as stream:
+        events = [event async for event in stream]
+        final = await stream.get_final_completion()
+    done = [event for event in events if event.type == "tool_calls.function.arguments.done"]
+    assert [(event.index, event.name, event.arguments) for event in done] == [
+        (0, "get_weather", '{"city": "Tokyo"}'),
+        (1, "get_weather", '{"city": "Zürich"}'),
+    ]
+    assert len({call.id for call in final.choices[0].message.tool_calls}) == 2
+    assert final.choices[0].finish_reason == "tool_calls"
+
+
 async def test_completions_are_read_streamed_and_not(client) -> None:
     answer = await client.completions.create(model="echo", prompt=["ab", "cd"], n=2, echo=True, logprobs=1)
     assert [choice.text for choice in answer.choices] == ["abab", "abba", "cdcd", "cddc"]

@@ -118,6 +118,8 @@ def test_renderings_equal_transformers(templates: dict[str, str], conversation: 
     messages, tools = CONVERSATIONS[conversation]
     equal = 0
     for template in templates.values():
+        if tools and not ChatTemplate({"default": template}, vocabulary()).traits.shows_calls:
+            continue  # it would leave out the call
         try:
             expected = oracle(template, messages, tools=tools or None, add_generation_prompt=generation)
         except Exception:
@@ -126,7 +128,7 @@ def test_renderings_equal_transformers(templates: dict[str, str], conversation: 
         else:
             assert render(template, messages, tools=tuple(tools), add_generation_prompt=generation) == expected
             equal += 1
-    assert equal >= 5
+    assert equal >= (2 if tools else 5)
 
 
 @pytest.mark.parametrize("content", ["The answer", "The answer is ", "x\n", " y", "<think>\n"])

@@ -33,7 +33,7 @@ class Hermes:
 
     @staticmethod
     def fits(template: str) -> bool:
-        return OPEN in template and "<function=" not in template
+        return OPEN in template and '"arguments"' in template
 
     def new_reader(self, tools: Sequence[Tool]) -> ReplyReader:
         return HermesReader()

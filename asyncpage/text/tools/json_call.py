@@ -64,20 +64,6 @@ class JsonCallReader(ScriptedReader):
             yield
         self.end_call()
 
-    def skip_markup(self, marker: str) -> Script[None]:
-        """Leave out `marker` if it comes next, with white space before it, and its beginning if nothing more comes."""
-        while True:
-            rest = self._text.lstrip()
-            if rest.startswith(marker):
-                self._text = rest[len(marker) :]
-                return
-            if not marker.startswith(rest):
-                return
-            if self._is_over:
-                self._text = ""
-                return
-            yield
-
     def _head(self) -> Script[str | None]:
         before = self._markup
         found = yield from self.match(_HEAD, MOST_HEAD)

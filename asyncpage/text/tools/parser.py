@@ -1,7 +1,7 @@
 """What a tool parser is: one format in which models write calls of tools.
 
-Parsers are found by entry points of the group `asyncpage.tool_parsers` (`registry.py`). A chat template's text tells
-which one serves its model.
+Parsers are found by entry points of the group `asyncpage.tool_parsers` (`registry.py`). A model's chat template tells
+which one serves it.
 
 INVARIANT: what `call_text` writes and what `structure` allows, a reader of the same parser reads as these calls.
 """
@@ -54,7 +54,10 @@ class ToolParser(Protocol):
 
     @staticmethod
     def fits(template: str) -> bool:
-        """Whether a chat template with this text makes its model write calls in this format."""
+        """Whether a chat template with this text makes its model write calls in this format.
+
+        Asked only where the template shows no earlier calls; those that it shows are read on trial.
+        """
         ...
 
     def new_reader(self, tools: Sequence[Tool]) -> ReplyReader:

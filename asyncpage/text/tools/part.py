@@ -49,6 +49,15 @@ def free(*markers: str) -> Part:
     return {"free": list(markers)}
 
 
+def beginning_without(character: str, *markers: str) -> Part:
+    """Any text without `markers` whose first character, after white space, is not `character`.
+
+    Where the first one is neither of ASCII nor told apart from white space, `character` must not come at all.
+    """
+    first = any_of(*(literal(chr(code)) for code in range(0x21, 0x7F) if chr(code) != character))
+    return any_of(free(character, *markers), sequence(first, free(*markers)))
+
+
 def separated(part: Part, separator: str, most: int | None) -> Part:
     """`part` once, and again behind `separator`, `most` times in all."""
     if most == 1:
@@ -58,3 +67,19 @@ def separated(part: Part, separator: str, most: int | None) -> Part:
 
 def to_source(part: Part) -> GrammarSource:
     return GrammarSource("structure", json.dumps(part, ensure_ascii=False, separators=(",", ":")))
+
+
+def from_source(source: GrammarSource) -> Part | None:
+    """The answers that a grammar allows as a part; None for a kind that cannot be one."""
+    match source.kind:
+        case "json_object":
+            return schema({"type": "object"})
+        case "json_schema":
+            return schema(json.loads(source.text))
+        case "choice":
+            return any_of(*(literal(text) for text in json.loads(source.text)))
+        case "structure":
+            part: Part = json.loads(source.text)
+            return part
+        case "regex" | "grammar":
+            return None

@@ -1,0 +1,144 @@
+"""Calls as a list of Python calls, `[f(a=1), g(b="x")]`: Llama 3.2 and 4, OLMo 3 and others.
+
+Found by the entry point `pythonic`.
+
+INVARIANT: arguments go out as JSON, each when it is whole; a list in which no tool is called is content.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import regex
+
+from asyncpage.text.reply import ReplyReader
+from asyncpage.text.scripted_reader import Script, ScriptedReader
+from asyncpage.text.tools.json_call import MOST_HEAD, MOST_HELD
+from asyncpage.text.tools.parameters import held_parameters
+from asyncpage.text.tools.parser import API, CallRule
+from asyncpage.text.tools.part import Part, any_of, beginning_without, literal, optional, schema, separated, sequence
+from asyncpage.text.tools.python_literal import LiteralSpan, to_json
+from asyncpage.text.tools.tool import Tool
+
+# What some models put around the list.
+MARKERS = {"<|python_start|>": "<|python_end|>", "<|tool_call_start|>": "<|tool_call_end|>"}
+
+_ARGUMENT = r"[A-Za-z_][\w-]*\s*="
+_CALL = rf"([\w.-]+)\s*\(\s*(?=\)|{_ARGUMENT})"
+_LIST = regex.compile(rf"\s*\[\s*{_CALL}")
+_NEXT_CALL = regex.compile(rf"\s*,\s*{_CALL}")
+_CLOSE = regex.compile(r"\s*,?\s*\]")
+_PARAMETER = regex.compile(r"\s*(?:,\s*)?([A-Za-z_][\w-]*)\s*=\s*")
+_END_OF_CALL = regex.compile(r"\s*(?:,\s*)?\)")
+
+
+class Pythonic:
+    """The format, whatever the template."""
+
+    api = API
+    name = "pythonic"
+    shows_control = False
+
+    def __init__(self, template: str) -> None:
+        pass
+
+    @staticmethod
+    def fits(template: str) -> bool:
+        return "[func_name1(" in template or any(marker in template for marker in MARKERS)
+
+    def new_reader(self, tools: Sequence[Tool]) -> ReplyReader:
+        return PythonicReader(frozenset(tool.name for tool in tools))
+
+    def structure(self, rule: CallRule) -> Part:
+        call = any_of(*(_call(tool, rule) for tool in rule.tools))
+        calls = sequence(literal("["), separated(call, ", ", rule.most), literal("]"))
+        return calls if rule.must_call else any_of(calls, beginning_without("[", *MARKERS))
+
+    def call_text(self, name: str, arguments: Mapping[str, Any]) -> str:
+        given = ", ".join(f"{key}={_python(value)}" for key, value in arguments.items())
+        return f"[{name}({given})]"
+
+
+class PythonicReader(ScriptedReader):
+    """`known`: the names that make a list one of calls."""
+
+    def __init__(self, known: Collection[str]) -> None:
+        self._known = known
+        super().__init__()
+
+    def script(self) -> Script[None]:
+        marker = ""
+        while True:
+            found = yield from self.match(_LIST, MOST_HEAD)
+            if found is not None and found[1] in self._known:
+                yield from self._list(found[1])
+                if marker:
+                    yield from self.skip_markup(MARKERS[marker])
+            else:
+                self.restore_markup()
+            marker = yield from self.content(*MARKERS)
+            if not marker:
+                return
+
+    def _list(self, name: str) -> Script[None]:
+        while True:
+            self.begin_call(name)
+            if not (yield from self._arguments()):
+                self.end_call()
+                return
+            self.end_call()
+            found = yield from self.match(_NEXT_CALL, MOST_HEAD)
+            if found is None:
+                yield from self.match(_CLOSE, MOST_HEAD)
+                return
+            if found[1] not in self._known:
+                self.restore_markup()
+                return
+            name = found[1]
+
+    def _arguments(self) -> Script[bool]:
+        """The arguments up to the closing bracket. False when they break off: what is left of them is content."""
+        self.give_arguments("{")
+        before = ""
+        while True:
+            self._markup = ""
+            if (yield from self.match(_END_OF_CALL, MOST_HEAD)) is not None:
+                self.give_arguments("}")
+                return True
+            parameter = yield from self.match(_PARAMETER, MOST_HEAD)
+            if parameter is None:
+                return False
+            value = yield from self._value()
+            if value is None:
+                self._text = self._markup + self._text
+                return False
+            self.give_arguments(f"{before}{json.dumps(parameter[1])}: {value}")
+            before = ", "
+
+    def _value(self) -> Script[str | None]:
+        """The value that begins here as JSON; None, and nothing read, when it is none."""
+        span, end = LiteralSpan(), 0
+        while True:
+            end, is_whole = span.scan(self._text, end, is_over=self._is_over)
+            if is_whole or self._is_over or end > MOST_HELD:
+                break
+            yield
+        value = to_json(self._text[:end]) if is_whole and end <= MOST_HELD else None
+        if value is not None:
+            self._text = self._text[end:]
+        return value
+
+
+def _call(tool: Tool, rule: CallRule) -> Part:
+    """Every argument with a comma behind it, which Python allows; JSON values are read as well as Python's."""
+    parts = [literal(f"{tool.name}(")]
+    for parameter in held_parameters(tool, is_held=rule.is_held(tool)):
+        part = sequence(literal(f"{parameter.name}="), schema(parameter.schema), literal(", "))
+        parts.append(part if parameter.is_required else optional(part))
+    return sequence(*parts, literal(")"))
+
+
+def _python(value: Any) -> str:
+    return repr(value) if isinstance(value, str | int | float | bool | None) else json.dumps(value, ensure_ascii=False)

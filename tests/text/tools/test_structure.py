@@ -1,0 +1,171 @@
+"""Answers drawn from what a constraint allows: the same format's reader finds the calls that it asks for."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from asyncpage.errors import RequestError
+from asyncpage.grammar.source import GrammarSource
+from asyncpage.text.reasoning.registry import BUILT_IN as REASONING
+from asyncpage.text.reply import CallArguments, CallBegun, ContentPart, PlainReader, ReasoningPart, ReplyPart
+from asyncpage.text.tools.parameters import Parameter, held_parameters
+from asyncpage.text.tools.parser import CallRule, ToolParser
+from asyncpage.text.tools.part import Part, from_source, literal, to_source
+from asyncpage.text.tools.registry import BUILT_IN
+from asyncpage.text.tools.tool import Tool
+
+SEEDS = range(40)
+WEATHER = Tool(
+    "get_weather",
+    "",
+    {
+        "type": "object",
+        "properties": {
+            "city": {"enum": ["Tokyo", "Zürich 京", 'a "b" </tool_call>']},
+            "days": {"enum": [1, 2.5, None]},
+        },
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+    False,
+)
+PING = Tool("ping-1", "", None, True)
+
+
+class Draw:
+    """A random text of a structure; it knows the schemas of this file."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+
+    def text(self, part: Part) -> str:
+        ((kind, value),) = [(key, value) for key, value in part.items() if key not in ("min", "max")]
+        match kind:
+            case "literal":
+                return str(value)
+            case "sequence":
+                return "".join(map(self.text, value))
+            case "any_of":
+                return self.text(self.dice.choice(value))
+            case "repeat":
+                most = part["max"] if part["max"] is not None else part["min"] + 3
+                return "".join(self.text(value) for _ in range(self.dice.randint(part["min"], most)))
+            case "free":
+                text = "".join(
+                    self.dice.choices(["a", "<", "tool_call>", "[", "TOOL_CALLS]", "{", " ", "ü", "\n"], k=5)
+                )
+                return "" if any(marker in text for marker in value) else text
+            case _:
+                return json.dumps(self.value(value), ensure_ascii=self.dice.random() < 0.5)
+
+    def value(self, schema: Mapping[str, Any]) -> Any:
+        if "enum" in schema:
+            return self.dice.choice(schema["enum"])
+        if "properties" not in schema and schema.get("type") != "object":
+            return self.dice.choice(["x", 1, True, [], {"a": None}])
+        found = schema.get("properties", {}).items()
+        required = schema.get("required", ())
+        return {name: self.value(inner) for name, inner in found if name in required or self.dice.random() < 0.5}
+
+
+def calls_of(parts: list[ReplyPart]) -> list[tuple[str, dict[str, Any]]]:
+    texts: dict[int, str] = {}
+    for part in parts:
+        if isinstance(part, CallArguments):
+            texts[part.index] = texts.get(part.index, "") + part.text
+    return [(part.name, json.loads(texts[part.index])) for part in parts if isinstance(part, CallBegun)]
+
+
+def fits(name: str, arguments: dict[str, Any]) -> bool:
+    if name == "ping-1":
+        return arguments == {}
+    allowed = WEATHER.schema["properties"]
+    return "city" in arguments and all(value in allowed[key]["enum"] for key, value in arguments.items())
+
+
+def parsers() -> list[tuple[str, ToolParser]]:
+    made = [(name, parser("")) for name, parser in BUILT_IN.items()]
+    return [*made, ("mistral named", BUILT_IN["mistral"]("[ARGS]"))]
+
+
+@pytest.mark.parametrize(("name", "parser"), parsers())
+@pytest.mark.parametrize("most", [1, None])
+def test_a_forced_answer_is_calls_that_follow_their_schemas_and_nothing_else(
+    read: Any, name: str, parser: ToolParser, most: int | None
+) -> None:
+    tools = (WEATHER, PING)
+    part = parser.structure(CallRule(tools, must_call=True, holds_all=True, most=most))
+    several = 0
+    for seed in SEEDS:
+        parts = read([Draw(seed).text(part)], parser.new_reader(tools))
+        calls = calls_of(parts)
+        assert calls
+        assert all(fits(*call) for call in calls)
+        assert not [part for part in parts if isinstance(part, ContentPart)]
+        several += len(calls) > 1
+    assert bool(several) == (most is None)
+
+
+@pytest.mark.parametrize(("name", "parser"), parsers())
+def test_a_free_answer_calls_strict_tools_by_their_schema_or_none(read: Any, name: str, parser: ToolParser) -> None:
+    tools = (WEATHER, PING)
+    part = parser.structure(CallRule(tools, must_call=False, holds_all=False))
+    called = free = 0
+    for seed in SEEDS:
+        calls = calls_of(read([Draw(seed).text(part)], parser.new_reader(tools)))
+        assert all(arguments == {} for name, arguments in calls if name == "ping-1")
+        called += bool(calls)
+        free += not calls
+    assert called
+    assert free
+
+
+def test_arguments_written_one_by_one_refuse_a_schema_over_all_of_them_by_its_keyword() -> None:
+    for keyword, value in (("minProperties", 1), ("anyOf", []), ("required", ["nowhere"])):
+        tool = Tool("f", "", {"type": "object", "properties": {}, keyword: value}, False)
+        with pytest.raises(RequestError) as caught:
+            BUILT_IN["pythonic"]("").structure(CallRule((tool,), must_call=True, holds_all=True))
+        assert (caught.value.failure.status, caught.value.failure.param) == (400, keyword)
+        assert caught.value.failure.code == "unsupported"
+
+
+def test_definitions_go_along_with_each_parameter() -> None:
+    inner, shared = {"$ref": "#/$defs/A"}, {"A": {"type": "string"}}
+    schema = {"type": "object", "properties": {"a": inner, "b": {}}, "required": ["a"], "$defs": shared}
+    found = held_parameters(Tool("f", "", schema, True), is_held=True)
+    assert found == (Parameter("a", {**inner, "$defs": shared}, True), Parameter("b", {"$defs": shared}, False))
+
+
+@pytest.mark.parametrize("name", REASONING)
+@pytest.mark.parametrize("is_open", [True, False])
+def test_thinking_may_stand_before_a_constrained_answer(read: Any, name: str, is_open: bool) -> None:
+    parser = REASONING[name]("")
+    part = parser.structure(literal("42"), is_open=is_open)
+    thought = 0
+    for seed in SEEDS:
+        parts = read([Draw(seed).text(part)], parser.new_reader(PlainReader(), is_open=is_open))
+        assert parts[-1] == ContentPart("42")
+        assert all(isinstance(part, ReasoningPart) for part in parts[:-1])
+        thought += len(parts) > 1
+    assert thought
+
+
+@pytest.mark.parametrize(
+    ("source", "part"),
+    [
+        (GrammarSource("json_object"), {"schema": {"type": "object"}}),
+        (GrammarSource("json_schema", '{"type": "array"}'), {"schema": {"type": "array"}}),
+        (GrammarSource("choice", '["a", "b"]'), {"any_of": [{"literal": "a"}, {"literal": "b"}]}),
+        (GrammarSource("regex", "a+"), None),
+        (GrammarSource("grammar", "root ::= x"), None),
+    ],
+)
+def test_a_grammar_that_can_stand_beside_calls_becomes_a_part(source: GrammarSource, part: Part | None) -> None:
+    assert from_source(source) == part
+    if part is not None:
+        assert from_source(to_source(part)) == part
