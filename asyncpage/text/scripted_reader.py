@@ -76,9 +76,9 @@ class ScriptedReader:
                 if not self._is_behind_call or rest.strip(SPACE):
                     self.say(rest)
                 return ""
-            sure = len(self._text) - held_behind(self._text, markers)
-            sure = len(self._text[:sure].rstrip(SPACE))
-            shown, self._text = self._text[:sure], self._text[sure:]
+            held = held_behind(self._text, markers)
+            shown = (self._text[:-held] if held else self._text).rstrip(SPACE)
+            self._text = self._text[len(shown) :]
             self.say(shown)
             yield
 
@@ -139,13 +139,22 @@ class ScriptedReader:
 
 def first_of(text: str, markers: Sequence[str]) -> tuple[int, str]:
     """Where the first of `markers` begins, and which; (-1, "") where there is none."""
-    found = [(at, marker) for marker in markers if (at := text.find(marker)) >= 0]
-    return min(found, default=(-1, ""))
+    best, which = -1, ""
+    for marker in markers:
+        at = text.find(marker)
+        if at >= 0 and (best < 0 or at < best):
+            best, which = at, marker
+    return best, which
 
 
 def held_behind(text: str, markers: Sequence[str]) -> int:
     """How many characters at the end of `text` may be the beginning of one of `markers`."""
-    for size in range(min(len(text), max(map(len, markers), default=1) - 1), 0, -1):
-        if any(marker.startswith(text[-size:]) for marker in markers):
-            return size
-    return 0
+    most = 0
+    for marker in markers:
+        at = text.find(marker[0], max(0, len(text) - len(marker) + 1))
+        while at >= 0:
+            if marker.startswith(text[at:]):
+                most = max(most, len(text) - at)
+                break
+            at = text.find(marker[0], at + 1)
+    return most

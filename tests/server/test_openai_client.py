@@ -69,25 +69,18 @@ CALLS = (
 
 async def test_calls_of_tools_are_read(client) -> None:
     client.engine.max_model_len = 4096
-    answer = await client.chat.completions.create(
-        model="echo", messages=[{"role": "user", "content": CALLS}], tools=[WEATHER], tool_choice="auto"
-    )
+    messages = [{"role": "user", "content": CALLS}]
+    answer = await client.chat.completions.create(model="echo", messages=messages, tools=[WEATHER], tool_choice="auto")
     message = answer.choices[0].message
     assert [call.function.arguments for call in message.tool_calls] == ['{"city": "Tokyo"}', '{"city": "Zürich"}']
     assert (message.content, message.reasoning_content) == ("I look.", "Two cities.")
     assert answer.choices[0].finish_reason == "tool_calls"
     result = [{"role": "tool", "tool_call_id": call.id, "content": "rain"} for call in message.tool_calls]
-    again = await client.chat.completions.create(
-        model="echo",
-        messages=[{"role": "user", "content": CALLS}, message, *result, {"role": "user", "content": "so?"}],
-    )
+    further = {"role": "user", "content": "so?"}
+    again = await client.chat.completions.create(model="echo", messages=[*messages, message, *result, further])
     assert again.choices[0].message.content == "so?"
     single = await client.chat.completions.create(
-        model="echo",
-        messages=[{"role": "user", "content": CALLS}],
-        tools=[WEATHER],
-        tool_choice="required",
-        parallel_tool_calls=False,
+        model="echo", messages=messages, tools=[WEATHER], tool_choice="required", parallel_tool_calls=False
     )
     assert len(single.choices[0].message.tool_calls) == 1
 

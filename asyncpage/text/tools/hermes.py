@@ -15,7 +15,7 @@ from asyncpage.text.reply import ReplyReader
 from asyncpage.text.scripted_reader import Script
 from asyncpage.text.tools.json_call import JsonCallReader
 from asyncpage.text.tools.parser import API, CallRule
-from asyncpage.text.tools.part import Part, any_of, free, literal, repeat, schema, separated, sequence
+from asyncpage.text.tools.part import Part, any_of, free, in_a_row, literal, repeat, schema, sequence
 from asyncpage.text.tools.tool import Tool
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -41,7 +41,7 @@ class Hermes:
     def structure(self, rule: CallRule) -> Part:
         call = any_of(*(self._call(tool, rule) for tool in rule.tools))
         if rule.must_call:
-            return separated(call, "\n", rule.most)
+            return in_a_row(call, "\n", rule.most)
         return sequence(repeat(sequence(free(OPEN), call), 0, rule.most), free(OPEN))
 
     def call_text(self, name: str, arguments: Mapping[str, Any]) -> str:

@@ -47,7 +47,7 @@ class Mistral:
     def structure(self, rule: CallRule) -> Part:
         call = any_of(*(self._call(tool, rule) for tool in rule.tools))
         if self._is_named:
-            calls = separated(call, "", rule.most)
+            calls = repeat(call, 1, rule.most)
         else:
             calls = sequence(literal(f"{MARK} ["), separated(call, ", ", rule.most), literal("]"))
         if rule.must_call:

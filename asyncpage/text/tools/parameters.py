@@ -33,20 +33,25 @@ def held_parameters(tool: Tool, *, is_held: bool) -> tuple[Parameter, ...]:
 
     Errors: `RequestError` (400, code "unsupported") for a keyword that cannot be kept.
     """
-    found = tool.schema
-    properties = found.get("properties") or {}
+    found, properties = tool.schema, tool.properties
     if not is_held:
         return tuple(Parameter(name, {}, False) for name in properties)
-    unknown = sorted(found.keys() - _KEPT - _ANNOTATIONS)
-    if unknown or found.get("type", "object") != "object":
-        what = unknown[0] if unknown else "type"
+    wrong = sorted(found.keys() - _KEPT - _ANNOTATIONS)
+    required = found.get("required", [])
+    for keyword, is_right in (
+        ("type", found.get("type", "object") == "object"),
+        ("properties", isinstance(found.get("properties", {}), Mapping)),
+        ("required", isinstance(required, list) and all(isinstance(name, str) for name in required)),
+    ):
+        wrong += () if is_right else (keyword,)
+    if wrong:
+        what = wrong[0]
         raise RequestError(
             f"{what}: in the format in which this model calls tools, the parameters of {tool.name} can only be held to "
             "a schema with properties",
             param=what,
             code="unsupported",
         )
-    required = found.get("required") or ()
     for name in required:
         if properties.get(name, False) is False:
             text = f"required: the parameters of {tool.name} allow no property {name!r}"

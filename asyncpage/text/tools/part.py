@@ -58,8 +58,15 @@ def beginning_without(character: str, *markers: str) -> Part:
     return any_of(free(character, *markers), sequence(first, free(*markers)))
 
 
+def in_a_row(part: Part, separator: str, most: int | None) -> Part:
+    """`part` at least once and at most `most` times, with or without `separator` before each."""
+    if most == 1:
+        return part
+    return repeat(sequence(any_of(NOTHING, literal(separator)), part), 1, most)
+
+
 def separated(part: Part, separator: str, most: int | None) -> Part:
-    """`part` once, and again behind `separator`, `most` times in all."""
+    """`part` once, and again behind `separator`, `most` times in all. It stands in the grammar twice."""
     if most == 1:
         return part
     return sequence(part, repeat(sequence(literal(separator), part), 0, None if most is None else most - 1))

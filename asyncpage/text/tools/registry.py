@@ -18,13 +18,14 @@ from asyncpage.text.tools.llama3_json import Llama3Json
 from asyncpage.text.tools.mistral import Mistral
 from asyncpage.text.tools.parser import API, ToolParser
 from asyncpage.text.tools.pythonic import Pythonic
+from asyncpage.text.tools.qwen3_coder import Qwen3Coder
 from asyncpage.text.tools.tool import ANY_ARGUMENTS, Tool
 
 AUTO = "auto"
 
 # In the order in which "auto" asks them whether a template is theirs.
 BUILT_IN: dict[str, type[ToolParser]] = {
-    parser.name: parser for parser in (Hermes, Qwen, Mistral, Pythonic, Llama3Json)
+    parser.name: parser for parser in (Hermes, Qwen, Qwen3Coder, Mistral, Pythonic, Llama3Json)
 }
 
 _METHODS = {

@@ -30,6 +30,12 @@ class Tool:
     def schema(self) -> Mapping[str, Any]:
         return NO_ARGUMENTS if self.parameters is None else self.parameters
 
+    @property
+    def properties(self) -> Mapping[str, Any]:
+        """The schema of each argument, as far as the tool's schema says."""
+        found = self.schema.get("properties")
+        return found if isinstance(found, Mapping) else {}
+
     def to_template(self) -> dict[str, Any]:
         """As chat templates expect it."""
         function: dict[str, Any] = {"name": self.name, "description": self.description, "parameters": self.schema}

@@ -69,6 +69,10 @@ def test_a_template_tells_which_parser_serves_its_model(template: str, name: str
         ('{"name": "probe_function", "parameters": {"probe": "probe_value"}}<|eot_id|>', "llama3_json"),
         ('[TOOL_CALLS]probe_function[ARGS]{"probe": "probe_value"}</s>', "mistral"),
         ("<|tool_call_start|>[probe_function(probe='probe_value')]<|tool_call_end|><|im_end|>", "pythonic"),
+        (
+            "<tool_call>\n<function=probe_function>\n<parameter=probe>\nprobe_value\n</parameter>\n</function>",
+            "qwen3_coder",
+        ),
         ("<tool_call>probe_function\n<arg_key>probe</arg_key>\n<arg_value>probe_value</arg_value></tool_call>", None),
         ('<tool_call>{"name": "probe_function", "arguments": {"probe": "probe_"}}</tool_call>', None),
     ],
@@ -117,7 +121,8 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UsageError) as tools:
         choose_tool_parser("xlam", "", SHOWS)
     assert str(tools.value) == (
-        "There is no tool parser 'xlam'; --tool-call-parser takes hermes, qwen, mistral, pythonic or llama3_json."
+        "There is no tool parser 'xlam'; "
+        "--tool-call-parser takes hermes, qwen, qwen3_coder, mistral, pythonic or llama3_json."
     )
     with pytest.raises(UsageError, match="no reasoning parser 'xlam'; --reasoning-parser takes deepseek_r1, qwen3, "):
         choose_reasoning_parser("xlam", "")
