@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from asyncpage.errors import Failure, RequestError
 from asyncpage.grammar.source import GrammarSource
@@ -17,6 +20,7 @@ from asyncpage.text.reasoning.think import DeepSeekR1, MistralThink
 from asyncpage.text.reply import CallBegun, ContentPart, PlainReader, ReasoningPart, ReplyPart
 from asyncpage.text.tools.hermes import Hermes
 from asyncpage.text.tools.mistral import Mistral
+from asyncpage.text.tools.registry import BUILT_IN
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "Tells it", "parameters": SCHEMA}}
@@ -280,3 +284,31 @@ def test_a_forced_call_and_a_constraint_exclude_each_other() -> None:
         with pytest.raises(RequestError, match="leave one of them out") as caught:
             plan(use(tools=[PING], tool_choice=choice), structured=OBJECT)
         assert (caught.value.failure.status, caught.value.failure.param) == (400, "tool_choice")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.sampled_from(["f", "string", "object", "auto", "#/$defs/A", ""]),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(["type", "properties", "required", "$ref", "$defs", "A", "enum", "anyOf", "const", "f"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(name=st.sampled_from(sorted(BUILT_IN)), parameters=JSON, choice=JSON, is_strict=st.booleans(), text=st.text())
+def test_whatever_a_schema_is_it_is_kept_or_refused(
+    name: str, parameters: Any, choice: Any, is_strict: bool, text: str
+) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters, "strict": is_strict}}]
+    tagged = "<tool_call><function=f><parameter=f>1</parameter><parameter=A>x</parameter></function>"
+    for wanted in (choice, "auto", "required"):
+        with suppress(RequestError):  # anything else would be a fault
+            made = plan(use(tools=tools, tool_choice=wanted), setting={"tool_parser": BUILT_IN[name]("")})
+            for answer in (text, tagged):
+                parts_of(made, answer)
