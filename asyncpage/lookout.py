@@ -20,7 +20,7 @@ from asyncpage.pipes.traffic import Passed, StepMark, Traffic
 from asyncpage.records import record
 
 EVERY_S = 0.2
-"""Five pictures a second look like motion, and drawing a pool of 100,000 blocks takes a core 4 % of that time."""
+"""Five pictures a second look like motion."""
 
 ANSWER_S = 5.0
 """How long an actor may take to answer: many steps."""

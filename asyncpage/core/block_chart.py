@@ -18,11 +18,10 @@ from asyncpage.core.block_tables import BlockTables
 from asyncpage.core.explanation import Explanations
 from asyncpage.messages import BlockChart, BlockSight, Holder, Int32
 
-BLOCKS_AT_ONCE = 4096
-"""Blocks, or table entries, of one slice: 0.25 ms."""
+BLOCKS_AT_ONCE = 2048
+"""Blocks, or table entries, of one slice: 0.3 ms, less than a slice may take while steps are in flight."""
 
 _TOKEN = 4  # bytes
-_MOST_REFERENCES = 255
 
 
 def draw(tables: BlockTables) -> Generator[None, None, BlockChart]:
@@ -50,8 +49,8 @@ def draw(tables: BlockTables) -> Generator[None, None, BlockChart]:
             yield
         last = min(first + BLOCKS_AT_ONCE, blocks)
         counts, names = tables.pool.look(first, last)
-        references[first:last] = np.minimum(counts, _MOST_REFERENCES)
-        named[first:last] = names
+        references[first:last] = np.frombuffer(counts, dtype=np.uint8)
+        named[first:last] = np.frombuffer(names, dtype=np.bool_)
     references[0] = 0
     owners[references == 0] = -1  # given back while the picture was drawn
     return BlockChart(owners, references, named, requests)

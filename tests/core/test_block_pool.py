@@ -120,3 +120,12 @@ def test_free_and_cached_and_referenced_are_all_after_any_moves(
         assert pool.blank + pool.cached + pool.referenced() == pool.free + pool.referenced() == pool.total == 15
         assert [pool.references(block) for block in range(1, 16)] == [held.count(block) for block in range(1, 16)]
         assert pool.count_free(range(1, 16)) == pool.free
+
+
+def test_a_look_counts_up_to_what_a_byte_holds_and_changes_nothing() -> None:
+    pool = BlockPool(6, PrefixChain((LayerGroup("full", 0, 1),), 4))
+    blocks = pool.take(3)
+    for _ in range(300):
+        pool.share(blocks[:1])
+    assert pool.look(0, 6) == (bytes([1, 255, 1, 1, 0, 0]), bytes(6))
+    assert (pool.free, pool.references(blocks[0])) == (2, 301)

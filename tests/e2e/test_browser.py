@@ -55,6 +55,8 @@ def test_the_chart_room_shows_a_request_while_it_runs_until_the_server_drains(tm
             browser.wait_for(f"{HELD} > {held}")  # the answer grows, and so do its blocks
             running = "document.querySelector('#soundings dd').textContent"
             assert browser.script(f"return {running}") == "1"
+            cargo = "[...document.querySelectorAll('#topology .cargo')].map((text) => text.textContent)"
+            browser.wait_for(f"{cargo}.filter((text) => / (B|KiB) a step$/.test(text)).length === 2")
             # Block 1 is the first of the first prompt; by mouse, then its neighbour by keys.
             browser.script(
                 "const box = document.querySelector('#table').getBoundingClientRect();"

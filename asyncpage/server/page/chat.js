@@ -69,10 +69,11 @@ function edit(index) {
 
 function regenerate() {
   const question = conversation.lastQuestion();
-  if (running || question < 0) return;
+  const options = running || question < 0 ? null : readOptions();
+  if (!options) return;
   conversation.cut(question + 1);
   drawAll();
-  answer();
+  answer(options);
 }
 
 // --- asking ----------------------------------------------------------------------------------------------------------
@@ -84,7 +85,7 @@ function ask(text) {
   fitPrompt();
   conversation.add({ role: "user", content: text });
   drawAll();
-  answer();
+  answer(options);
 }
 
 /** The settings as request fields; null, and the field focused, when one of them is wrong. */
@@ -100,9 +101,7 @@ function readOptions() {
   }
 }
 
-async function answer() {
-  const options = readOptions();
-  if (!options) return;
+async function answer(options) {
   const asked = conversation.messages.length;
   const isStill = () => conversation.messages.length === asked && running === controller; // "New chat" may come meanwhile
   const controller = new AbortController();
@@ -163,7 +162,7 @@ function finish(message, shown, note, failure, isComplete) {
   if (message.content || message.reasoning || message.calls || isComplete) {
     message.note = note;
     shown.finish(message, answerActions(message, conversation.add(message)));
-    view.status.textContent = failure ? "" : `The answer is complete: ${note}`;
+    view.status.textContent = failure ? "" : "The answer is complete";
   } else {
     // A question that got no answer goes back to be sent again.
     shown.element.remove();
@@ -240,7 +239,8 @@ function showSettings(isShown) {
 
 function fitPrompt() {
   view.prompt.style.height = "auto";
-  view.prompt.style.height = `${view.prompt.scrollHeight}px`;
+  const borders = view.prompt.offsetHeight - view.prompt.clientHeight;
+  view.prompt.style.height = `${view.prompt.scrollHeight + borders}px`;
 }
 
 function openStorage() {

@@ -17,25 +17,28 @@ export function comparisonNodes(comparison) {
       make("pre", { tabindex: "0" }, "asyncpage simulate chat --compare-index --json > index.json\nasyncpage serve --index-comparison index.json"),
     ];
   }
-  const head = make("tr", {}, make("th", { scope: "col" }, ""), ...["Chain", "Tree"].map((kind) => make("th", { scope: "col" }, kind)));
-  const bodies = Object.entries(comparison.dimensions).map(([dimension, figures]) =>
-    make(
-      "tbody",
-      {},
-      make("tr", {}, make("th", { scope: "rowgroup", colspan: "3" }, dimension)),
-      ...Object.entries(figures).map(([name, values]) => row(name, values)),
-    ),
-  );
   return [
-    make("p", { class: "caption" }, `From one trace, ${comparison.trace}`),
-    make("table", {}, make("thead", {}, head), ...bodies),
+    make("p", { class: "caption" }, `From one trace, ${comparison.trace}: the better of the two is marked.`),
+    make("div", { class: "dimensions" }, ...Object.entries(comparison.dimensions).map(table)),
   ];
+}
+
+function table([dimension, figures]) {
+  const head = ["", "Chain", "Tree"].map((kind) => make("th", { scope: "col" }, kind));
+  const rows = Object.entries(figures).map(([name, values]) => row(name, values));
+  return make(
+    "table",
+    {},
+    make("caption", {}, dimension[0].toUpperCase() + dimension.slice(1)),
+    make("thead", {}, make("tr", {}, ...head)),
+    make("tbody", {}, ...rows),
+  );
 }
 
 function row(name, values) {
   const better = betterOf(name, values);
   const cells = values.map((value, index) =>
-    make("td", index === better ? { class: "better", title: "the better of the two" } : {}, shown(value)),
+    make("td", index === better ? { class: "better", "aria-label": `${shown(value)}, the better` } : {}, shown(value)),
   );
   return make("tr", {}, make("th", { scope: "row" }, name.replaceAll("_", " ")), ...cells);
 }

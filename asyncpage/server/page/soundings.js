@@ -18,7 +18,7 @@ const SOUNDINGS = [
 
 const MEANINGS = {
   held: "held by one request (a colour each)",
-  written: "being written",
+  written: "not full yet",
   shared: "shared",
   cached: "cached, free",
   leaving: "leaves with a step",

@@ -27,6 +27,15 @@ const WAYS = [
   ["scheduler", "frontend", ["Accepted", "Refused"], 0, [320, 216]],
 ];
 
+/** Where blocks are kept in files, there is one more. */
+const ARCHIVE = {
+  port: ["archive", "Archive", 800, 450],
+  ways: [
+    ["kv_manager", "archive", ["Store", "Fetch"], -20, [675, 412]],
+    ["archive", "kv_manager", ["Stored", "Fetched"], -20, [675, 490]],
+  ],
+};
+
 const RING = [990, 230];
 const RADIUS = 40;
 
@@ -38,6 +47,7 @@ export class Topology {
     this.depths = new Map();
     const sheet = svg("svg", { viewBox: "0 0 1080 530", role: "img", "aria-label": "Actors and what passes between them" });
     sheet.append(svg("defs", {}, arrow()));
+    this.sheet = sheet;
     for (const way of WAYS) this.drawWay(sheet, ...way);
     this.drawRing(sheet);
     for (const port of PORTS) this.drawPort(sheet, ...port);
@@ -45,6 +55,10 @@ export class Topology {
   }
 
   update() {
+    if (this.model.stats.archive && !this.depths.has("archive")) {
+      for (const way of ARCHIVE.ways) this.drawWay(this.sheet, ...way);
+      this.drawPort(this.sheet, ...ARCHIVE.port);
+    }
     for (const { path, texts, box, kinds } of this.ways) {
       let sum = 0;
       kinds.forEach((kind, index) => {
@@ -113,7 +127,7 @@ export class Topology {
 }
 
 function place(actor) {
-  const [, , x, y] = PORTS.find(([name]) => name === actor);
+  const [, , x, y] = [...PORTS, ARCHIVE.port].find(([name]) => name === actor);
   return [x, y];
 }
 
