@@ -16,7 +16,6 @@ from collections.abc import Iterable, Sequence
 from asyncpage.core.prefix_index import PrefixIndex
 from asyncpage.core.tier import Tier
 
-
 MOST_SHOWN = 255
 
 
