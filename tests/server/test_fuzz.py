@@ -210,7 +210,11 @@ class Target:
             assert text.endswith(b"\n\n")
             assert re.match(ENDS[path], text[:-2].rpartition(b"\n\n")[2])
         elif answer.status >= 400 and method != "HEAD":
-            fields = {"message", "type"} if path.startswith("/v1/messages") else {"message", "type", "param", "code"}
+            fields = (
+                {"message", "type"}
+                if re.fullmatch("/v1/messages(/.*)?", path)
+                else {"message", "type", "param", "code"}
+            )
             assert set(json.loads(text)["error"]) == fields
 
     def canary(self) -> dict[str, Any]:

@@ -179,6 +179,12 @@ def test_a_format_that_is_none_is_refused_by_the_name_that_it_has_here(refusal) 
         assert param.startswith("text.format")
 
 
+def test_thoughts_alone_are_no_conversation(refusal) -> None:
+    for content in (None, [], [{"type": "reasoning_text", "text": "hm"}]):
+        failure = refusal({"input": [{"type": "reasoning", "content": content}], "instructions": "be brief"})
+        assert (failure.status, failure.param) == (400, "input")
+
+
 def test_a_model_without_a_template_holds_no_conversation(refusal) -> None:
     assert refusal({}, has_chat_template=False).code == "no_chat_template"
 
