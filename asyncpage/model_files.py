@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from asyncpage.config import EngineConfig
+from asyncpage.errors import ModelError
 from asyncpage.formats.sentence_model import read_sentence_model
 from asyncpage.house import Text
 from asyncpage.messages import LearnVocabulary, Pooling
@@ -45,7 +46,10 @@ def read_model_files(path: Path, config: EngineConfig) -> ModelFiles:
     vocabulary = load_vocabulary(path)
     template = load_chat_template(path, config.chat_template, vocabulary=vocabulary, parsers=Parsers.of(config))
     defaults = generation_defaults(path) if config.generation_config == "auto" else {}
+    sentences = read_sentence_model(path)
+    if sentences.lowers_text and not (vocabulary.word_pieces is not None and vocabulary.word_pieces.lowers):
+        raise ModelError(f"{path}: texts are to be in lower case, and its tokenizer does not bring them to it")
     tokenizer = Tokenizer(vocabulary)
     shown = tokenizer.shown_bytes(skip_special=True)
     lesson = LearnVocabulary(b"".join(shown), np.array(list(map(len, shown)), dtype=np.int32))
-    return ModelFiles(Text(tokenizer, template), defaults, read_sentence_model(path).pooling, lesson)
+    return ModelFiles(Text(tokenizer, template), defaults, sentences.pooling, lesson)

@@ -60,6 +60,9 @@ def read_folder_vocabulary(folder: Path) -> Vocabulary:
     end_ids = set(_end_ids(folder))
     if eos_id is not None:
         end_ids.add(eos_id)
+    rules = parts.word_pieces
+    if rules is not None and config.get("do_lower_case", rules.lowers) != rules.lowers:
+        raise ModelError(f"{config_file}: do_lower_case is {config['do_lower_case']!r}, and {file} says otherwise")
     return Vocabulary(
         source=str(file),
         tokens=tokens,
@@ -76,7 +79,7 @@ def read_folder_vocabulary(folder: Path) -> Vocabulary:
         end_ids=tuple(sorted(end_ids)),
         named=named,
         templates=_templates(folder, config, config_file),
-        word_pieces=parts.word_pieces,
+        word_pieces=rules,
     )
 
 

@@ -166,6 +166,13 @@ def test_everything_held_back_comes_out_at_every_kind_of_end(reason: Any) -> Non
     assert texts.finishes == (Finish(ONE, reason, 3, 3, 0, failure=failure),)
 
 
+def test_the_vector_of_an_end_is_in_the_finish() -> None:
+    bench = Bench()
+    bench.expect(ONE, max_tokens=0)
+    texts = bench.step({}, ends=(End(ONE, "stop", embedding=b"\0\0\x80?"),))
+    assert texts.finishes == (Finish(ONE, "stop", 3, 0, 0, embedding=b"\0\0\x80?"),)
+
+
 def test_an_end_with_nothing_to_say_is_told_all_the_same() -> None:
     bench = Bench()
     bench.expect(ONE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -11,7 +12,7 @@ from asyncpage.actors.simulated_executor import SimulatedExecutor
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.core.step_latency import StepLatency
 from asyncpage.errors import ProtocolError
-from asyncpage.messages import NewRow, RequestId, Shutdown, Step, StepDone
+from asyncpage.messages import NewRow, Pooling, RequestId, Shutdown, Step, StepDone
 from asyncpage.testing.clock import FakeClock
 from asyncpage.testing.toy_runner import toy_handshake
 
@@ -63,6 +64,19 @@ def test_a_row_samples_in_the_step_in_which_it_has_caught_up() -> None:
     made.receive(step(3, (0, 1), (1, 1)))
     assert [done.rows.tolist() for done in inbox.done] == [[1], [1], [0, 1]]
     assert all(10 <= token < 900 for done in inbox.done for token in done.tokens.tolist())
+
+
+def test_a_row_that_is_to_be_pooled_gets_a_vector_of_its_prompt_and_samples_nothing() -> None:
+    made, inbox, _ = executor()
+    pooled = [replace(new_row(row, 6), pooling=Pooling("mean")) for row in (0, 1)]
+    made.receive(step(1, (0, 1, 2), (6, 4, 3), added=(*pooled, new_row(2, 3))))
+    made.receive(step(2, (1, 2), (2, 1)))
+    made.receive(step(3, (2,), (1,), removed=(0, 1)))
+    assert [done.rows.tolist() for done in inbox.done] == [[2], [2], [2]]
+    [first], [second] = inbox.done[0].pooled, inbox.done[1].pooled
+    assert (first.row, second.row, inbox.done[2].pooled) == (0, 1, ())
+    assert first.embedding == second.embedding  # of equal prompts
+    assert np.linalg.norm(np.frombuffer(first.embedding, dtype="<f4")) == pytest.approx(1)
 
 
 def test_any_order_of_steps_samples_the_rows_that_a_count_by_hand_says() -> None:

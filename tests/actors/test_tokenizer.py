@@ -13,6 +13,7 @@ import pytest
 from asyncpage.actors.base import Continuation
 from asyncpage.actors.tokenizer import MAX_BAD_WORD_TOKENS, TokenizerActor
 from asyncpage.core.block_names import chain_names
+from asyncpage.core.pooling import POOLED
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.errors import UnknownMessage
 from asyncpage.messages import (
@@ -22,6 +23,7 @@ from asyncpage.messages import (
     ChatPrompt,
     Encode,
     Encoded,
+    Pooling,
     Refused,
     RequestId,
     RequestOptions,
@@ -77,10 +79,17 @@ class Box(list[Any]):
 class Bench:
     """The actor, two front ends, and its continuations, which the test runs."""
 
-    def __init__(self, *, has_template: bool = True, ticks: bool = False, max_model_len: int = MAX_LEN) -> None:
+    def __init__(
+        self,
+        *,
+        has_template: bool = True,
+        ticks: bool = False,
+        max_model_len: int = MAX_LEN,
+        suffix_ids: tuple[int, ...] = (),
+    ) -> None:
         self.scheduler = Box()
         self.frontends = [Box(), Box()]
-        words = vocabulary()
+        words = replace(vocabulary(), suffix_ids=suffix_ids)
         self.actor = TokenizerActor(
             Tokenizer(words),
             ChatTemplate({"default": CHAT}, words) if has_template else None,
@@ -191,6 +200,17 @@ def test_truncation_keeps_the_end_of_the_prompt() -> None:
     assert bench.admitted(list(range(200)), truncate_prompt_tokens=5).tokens == packed([195, 196, 197, 198, 199])
     assert bench.admitted([1, 2], truncate_prompt_tokens=5).tokens == packed([1, 2])
     assert bench.refused([1, 2], truncate_prompt_tokens=0).failure.param == "truncate_prompt_tokens"
+
+
+def test_of_a_prompt_that_is_to_be_pooled_truncation_keeps_the_beginning_and_what_stands_around_a_text() -> None:
+    bench = Bench(suffix_ids=(END,))
+    pooled = {"sampling": POOLED, "pooling": Pooling("mean")}
+    assert bench.admitted(list(range(200)), truncate_prompt_tokens=5, **pooled).tokens == packed([0, 1, 2, 3, 4])
+    for keep, ids in ((9, [BOS, *b"efg", END]), (5, [BOS, *b"efg", END]), (4, [BOS, *b"ef", END]), (1, [BOS])):
+        found = bench.admitted("efg", truncate_prompt_tokens=keep, **pooled)
+        assert found.tokens == packed(ids)
+    assert bench.admitted("efg", truncate_prompt_tokens=4).tokens == packed([*b"efg", END])  # an answer needs the end
+    assert len(bench.admitted(list(range(64)), **pooled).tokens) == 4 * 64  # and no room behind it
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,12 @@ from asyncpage.messages import (
     CacheEvent,
     CacheEvents,
     Candidate,
+    End,
     Expect,
     Granted,
     NewRow,
+    Pooled,
+    Pooling,
     Prefix,
     PromptLogprobs,
     Refused,
@@ -54,9 +57,10 @@ TOLD = {
     "Admission.tables", "Ask.question", "Candidate.label", "End.reason",
     "ExecutorGone.reason", "ExecutorLost.reason", "Failure.code", "Failure.message", "Failure.param",
     "Granted.blocks", "Granted.copies", "Granted.counts", "Granted.hits", "Granted.loads", "Granted.parked",
-    "Granted.rows", "Granted.saves", "Granted.victims", "Granted.woken", "NewRow.tables", "RequestOptions.adapter",
-    "RequestOptions.label", "Reserve.computed", "Reserve.filled", "Reserve.free_rows", "Reserve.order",
-    "Reserve.victims", "Reserve.wants", "Step.blocks", "Step.copies", "Step.counts", "Step.loads", "Step.removed",
+    "Granted.rows", "Granted.saves", "Granted.victims", "Granted.woken", "NewRow.tables", "Pooling.kind",
+    "RequestOptions.adapter", "RequestOptions.label", "Reserve.computed", "Reserve.filled", "Reserve.free_rows",
+    "Reserve.order", "Reserve.victims", "Reserve.wants", "Step.blocks", "Step.copies", "Step.counts", "Step.loads",
+    "Step.removed",
     "Step.rows", "Step.saves", "StepDone.counts", "StepDone.failed", "StepDone.rows", "StepFailed.reason",
     "StepTokens.counts", "StepTokens.prompt_logprobs", "Stirred.woken", "Why.label",
 }  # fmt: skip
@@ -113,6 +117,17 @@ def test_every_message_of_the_two_actors_can_be_read_by_its_name() -> None:
         for cls in get_args(root):
             assert MESSAGES[cls.__name__] is cls
             READING._reader(cls)
+
+
+def test_of_a_vector_only_that_it_came_is_told() -> None:
+    secret = np.array([0.1, 0.2], dtype="<f4").tobytes()
+    empty = np.empty(0, dtype=np.int32)
+    done = StepDone(1, 1, empty, empty, empty, pooled=(Pooled(3, secret),))
+    end = End(RequestId(7), "stop", embedding=secret)
+    admit = Admit(RequestId(7), b"", (), SamplingParams(), RequestOptions(pooling=Pooling("mean", is_normalized=False)))
+    assert secret not in DIALECT.pack(done) + DIALECT.pack(end)
+    assert READING.unpack(StepDone, DIALECT.pack(done)).pooled == (Pooled(3, b""),)
+    assert READING.unpack(Admit, DIALECT.pack(admit)).options == admit.options
 
 
 @pytest.mark.parametrize("question", [ResetCache(), Why("label")])

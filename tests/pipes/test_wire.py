@@ -34,6 +34,8 @@ from asyncpage.messages import (
     Logprobs,
     NewRow,
     Ping,
+    Pooled,
+    Pooling,
     PromptLogprobs,
     RequestId,
     Shutdown,
@@ -96,6 +98,7 @@ new_rows = st.builds(
     bad_word_ids=st.lists(st.lists(small, max_size=3).map(tuple), max_size=3).map(tuple),
     adapter_slot=small,
     constraint=st.none() | st.builds(Constraint, st.binary(max_size=16), st.binary(max_size=40)),
+    pooling=st.none() | st.builds(Pooling, st.sampled_from(("last", "mean", "cls")), st.booleans()),
 )
 
 
@@ -132,6 +135,7 @@ def any_done(draw: st.DrawFn) -> StepDone:
         tuple(prompts),
         draw(st.lists(st.tuples(small, text), max_size=2).map(tuple)),
         draw(int64),
+        draw(st.lists(st.builds(Pooled, small, token_bytes), max_size=2).map(tuple)),
     )  # fmt: skip
 
 
