@@ -8,6 +8,7 @@ Nothing else reads the environment.
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -151,44 +152,57 @@ class EngineConfig:
     def check(self) -> None:
         """Refuse settings that cannot work together, before anything is loaded.
 
-        Errors: `UsageError` naming the flag to change.
+        Errors: `UsageError` naming the flags to change, all of them.
         """
+        _refuse(self.problems())
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong, each with the flag to change."""
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_queue", "block_size"):
             if getattr(self, name) < 1:
-                raise UsageError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
+                yield f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}"
         for name in ("max_model_len", "kv_cache_bytes", "num_kv_blocks", "cpu_threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise UsageError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+                yield f"--{name.replace('_', '-')} must be at least 1, got {value}"
         if self.journal_bytes < 1 << 20:
-            raise UsageError(f"--journal-bytes must be at least 1MiB, got {self.journal_bytes}")
+            yield f"--journal-bytes must be at least 1MiB, got {self.journal_bytes}"
         if self.pipeline_depth not in (None, 1, 2):
-            raise UsageError(f"--pipeline-depth must be 1 or 2, got {self.pipeline_depth}")
+            yield f"--pipeline-depth must be 1 or 2, got {self.pipeline_depth}"
         if not 0 <= self.watermark < 1:
-            raise UsageError(f"--watermark must be at least 0 and below 1, got {self.watermark}")
+            yield f"--watermark must be at least 0 and below 1, got {self.watermark}"
         if self.fairness_bound < 0:
-            raise UsageError(f"--fairness-bound must be 0 (no bound) or more, got {self.fairness_bound}")
+            yield f"--fairness-bound must be 0 (no bound) or more, got {self.fairness_bound}"
         if self.long_prefill_token_threshold < 0:
-            raise UsageError("--long-prefill-token-threshold must be 0 (no limit) or more")
+            yield "--long-prefill-token-threshold must be 0 (no limit) or more"
         if self.long_prefill_token_threshold and not self.enable_chunked_prefill:
-            raise UsageError(
+            yield (
                 "--long-prefill-token-threshold cuts prompts into chunks, which --no-enable-chunked-prefill forbids; "
                 "give one of them"
             )
         if self.kv_offload_gb < 0 or self.kv_dir_gb <= 0:
-            raise UsageError("--kv-offload-gb must be 0 (off) or more, and --kv-dir-gb greater than 0")
+            yield "--kv-offload-gb must be 0 (off) or more, and --kv-dir-gb greater than 0"
         if self.host_tier_bytes and not self.enable_prefix_caching:
             flag = "--kv-dir" if self.kv_dir is not None else "--kv-offload-gb"
-            raise UsageError(f"{flag} keeps cached prefixes, and --no-enable-prefix-caching has none; give one of them")
+            yield f"{flag} keeps cached prefixes, and --no-enable-prefix-caching has none; give one of them"
         if self.max_restarts < 0:
-            raise UsageError("--max-restarts must be 0 or more")
+            yield "--max-restarts must be 0 or more"
         for name in ("load_timeout_s", "step_timeout_s"):
             if getattr(self, name) <= 0:
-                raise UsageError(f"--{name.replace('_', '-')} must be greater than 0")
+                yield f"--{name.replace('_', '-')} must be greater than 0"
         if self.kv_cache_bytes is not None and self.num_kv_blocks is not None:
-            raise UsageError("give --kv-cache-bytes or --num-kv-blocks, not both")
-        if self.max_num_batched_tokens < self.max_num_seqs:
-            raise UsageError(
+            yield "give --kv-cache-bytes or --num-kv-blocks, not both"
+        if self.num_kv_blocks == 1:
+            yield "--num-kv-blocks must be at least 2, got 1: block 0 is never handed out"
+        pool = (self.num_kv_blocks or 0) * self.block_size
+        if self.max_model_len is not None and 0 < pool < self.max_model_len + self.block_size:
+            yield (
+                f"--num-kv-blocks {self.num_kv_blocks} holds {max(0, pool - self.block_size)} tokens (block 0 is never "
+                f"handed out), and --max-model-len {self.max_model_len} lets one request have more; raise the one or "
+                "lower the other"
+            )
+        if 1 <= self.max_num_batched_tokens < self.max_num_seqs:
+            yield (
                 f"--max-num-batched-tokens ({self.max_num_batched_tokens}) must be at least --max-num-seqs "
                 f"({self.max_num_seqs}), so that every running request can advance in a step"
             )
@@ -196,7 +210,7 @@ class EngineConfig:
             choices = item.metadata.get("choices", ())
             if choices and getattr(self, item.name) not in choices:
                 flag = f"--{item.name.replace('_', '-')}"
-                raise UsageError(f"{flag} must be one of {', '.join(choices)}; got {getattr(self, item.name)!r}")
+                yield f"{flag} must be one of {', '.join(choices)}; got {getattr(self, item.name)!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,23 +267,33 @@ class ServerConfig:
         return len(self.api_key) == 1 or (not self.api_key and self.is_local)
 
     def check(self) -> None:
-        """Errors: `UsageError` naming the flag to change."""
+        """Errors: `UsageError` naming the flags to change, all of them."""
+        _refuse(self.problems())
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong, each with the flag to change."""
         if self.chart_tokens not in ("auto", "always", "never"):
-            raise UsageError(f"--chart-tokens must be one of auto, always, never; got {self.chart_tokens!r}")
+            yield f"--chart-tokens must be one of auto, always, never; got {self.chart_tokens!r}"
         if not 0 <= self.port <= 65535:
-            raise UsageError(f"--port must be between 0 and 65535, got {self.port}")
+            yield f"--port must be between 0 and 65535, got {self.port}"
         for name in ("max_body_bytes", "max_prompts", "max_buffered_bytes"):
             if getattr(self, name) < 1:
-                raise UsageError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
+                yield f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}"
         for name in ("keep_alive_s", "request_timeout_s"):
             value = getattr(self, name)
             if value is not None and value <= 0:
-                raise UsageError(f"--{name.replace('_', '-')} must be greater than 0")
+                yield f"--{name.replace('_', '-')} must be greater than 0"
         if self.drain_timeout_s < 0:
-            raise UsageError("--drain-timeout-s must be 0 or more")
+            yield "--drain-timeout-s must be 0 or more"
         if any(not key for key in self.api_key):
-            raise UsageError("--api-key must not be empty")
+            yield "--api-key must not be empty"
         if self.ssl_keyfile is not None and self.ssl_certfile is None:
-            raise UsageError("--ssl-keyfile is the key of a certificate; give that with --ssl-certfile")
+            yield "--ssl-keyfile is the key of a certificate; give that with --ssl-certfile"
         if self.ssl_certfile is not None and self.uds is not None:
-            raise UsageError("--uds needs no TLS: only this user can reach it; leave --ssl-certfile out")
+            yield "--uds needs no TLS: only this user can reach it; leave --ssl-certfile out"
+
+
+def _refuse(problems: Iterator[str]) -> None:
+    found = list(problems)
+    if found:
+        raise UsageError("\n".join(found))

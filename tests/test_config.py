@@ -20,6 +20,8 @@ from asyncpage.errors import UsageError
         ({"max_model_len": 0}, "--max-model-len"),
         ({"kv_cache_bytes": 0}, "--kv-cache-bytes"),
         ({"num_kv_blocks": -1}, "--num-kv-blocks"),
+        ({"num_kv_blocks": 1}, "--num-kv-blocks"),
+        ({"num_kv_blocks": 8, "block_size": 16, "max_model_len": 113}, "--num-kv-blocks 8 holds 112 tokens"),
         ({"cpu_threads": 0}, "--cpu-threads"),
         ({"pipeline_depth": 3}, "--pipeline-depth"),
         ({"watermark": 1.0}, "--watermark"),
@@ -66,8 +68,15 @@ def test_a_server_setting_that_cannot_work_is_refused_by_its_flag(values: dict[s
     assert flag in str(refused.value)
 
 
+def test_everything_that_is_wrong_is_told_at_once() -> None:
+    with pytest.raises(UsageError) as refused:
+        EngineConfig(max_num_seqs=0, watermark=2.0, dtype="int9").check()
+    assert [line.split()[0] for line in str(refused.value).splitlines()] == ["--max-num-seqs", "--watermark", "--dtype"]
+
+
 def test_the_defaults_and_the_edges_are_fine() -> None:
     EngineConfig().check()
+    EngineConfig(num_kv_blocks=8, block_size=16, max_model_len=112).check()
     EngineConfig(watermark=0.0, max_restarts=0, pipeline_depth=2, max_num_batched_tokens=1, max_num_seqs=1).check()
     ServerConfig().check()
     ServerConfig(port=0, drain_timeout_s=0.0).check()

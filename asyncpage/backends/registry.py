@@ -77,6 +77,12 @@ def choose(name: str, spec: AttentionSpec | Sequence[AttentionSpec], device: Dev
     raise UsageError(_nobody(refused, found, specs, device))
 
 
+def check_name(name: str) -> None:
+    """Errors: `UsageError` unless a backend of that name is installed, or it is "auto". None is loaded for it."""
+    if name != "auto":
+        _entry(name)
+
+
 def load(name: str) -> type[AttentionBackend[Any]]:
     """The backend called `name`, whatever it can serve. Errors: `UsageError` when it is absent or broken."""
     backend, reasons = _judge(_entry(name), (), DeviceInfo("cpu", "any"))

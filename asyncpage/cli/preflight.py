@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 
+from asyncpage.backends.registry import check_name
 from asyncpage.config import EngineConfig, ServerConfig
 from asyncpage.errors import UsageError
 from asyncpage.formats.gguf import MAGIC, GGUFFile
@@ -22,6 +23,7 @@ from asyncpage.formats.safetensors_folder import SafetensorsFolder
 from asyncpage.machine import Memory, read_memory
 from asyncpage.server.tls import load_tls
 from asyncpage.store import resolve_model
+from asyncpage.text.generation import read_optional_json
 
 # The interpreter, torch itself and one step's activations, beside weights and KV cache.
 _RUNTIME_BYTES = 400 * 1024**2
@@ -41,7 +43,9 @@ def check_engine(config: EngineConfig, *, is_torch_here: bool | None = None, mem
     path = resolve_model(config.model)
     if config.chat_template is not None and not Path(config.chat_template).is_file():
         raise UsageError(f"--chat-template {config.chat_template} is not a file; give the path of a Jinja template")
+    check_name(config.attention_backend)
     _check_kind(path, config.model)
+    _check_context(config, path)
     _check_memory(config, path, read_memory() if memory is None else memory)
     return path
 
@@ -82,6 +86,21 @@ def _check_kind(path: Path, name: str) -> None:
         raise UsageError(f"{name} cannot be read ({error.strerror}); give a file that this user may read") from None
     if not is_gguf:
         raise UsageError(f"{name} is not a GGUF file; give one, or a folder with config.json and safetensors")
+
+
+def _check_context(config: EngineConfig, path: Path) -> None:
+    """A context longer than the model's. Where rotary scaling stretches it, the model itself is asked later."""
+    found = read_optional_json(path / "config.json")
+    positions = found.get("max_position_embeddings")
+    scaling = found.get("rope_scaling") or found.get("rope_parameters") or {}
+    is_plain = isinstance(scaling, dict) and scaling.get("rope_type", scaling.get("type", "default")) == "default"
+    if config.max_model_len is None or not isinstance(positions, int) or not is_plain:
+        return
+    if config.max_model_len > positions:
+        raise UsageError(
+            f"--max-model-len {config.max_model_len} is more than the {positions} positions of this model; "
+            "lower it or leave it out"
+        )
 
 
 def _check_memory(config: EngineConfig, path: Path, memory: Memory) -> None:

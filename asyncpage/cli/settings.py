@@ -46,9 +46,10 @@ class Settings:
     notes: tuple[str, ...]
 
     def check(self) -> None:
-        """Errors: `UsageError` when values cannot work together."""
-        self.engine.check()
-        self.server.check()
+        """Errors: `UsageError` when values cannot work together, with everything that is wrong."""
+        problems = [*self.engine.problems(), *self.server.problems()]
+        if problems:
+            raise UsageError("\n".join(problems))
 
 
 def settings_of(room: str) -> tuple[Setting, ...]:

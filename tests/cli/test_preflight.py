@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from asyncpage.cli.preflight import check_address, check_engine
 from asyncpage.config import EngineConfig, ServerConfig
@@ -110,3 +113,26 @@ def test_a_gguf_file_that_is_damaged_is_told_before_loading(tmp_path: Path) -> N
     (tmp_path / "a.gguf").write_bytes(b"GGUF and then nothing of use" * 10)
     with pytest.raises(FormatError, match=r"a\.gguf"):
         check_engine(EngineConfig(model=str(tmp_path / "a.gguf")), is_torch_here=True, memory=PLENTY)
+
+
+def test_an_unknown_attention_backend_is_refused_before_anything_is_loaded(demo_model: Path) -> None:
+    with pytest.raises(UsageError, match=r"no attention backend 'nope'; installed: .*cpu"):
+        check_engine(EngineConfig(attention_backend="nope"), is_torch_here=True, memory=PLENTY)
+
+
+@pytest.mark.parametrize("scaling", [{}, {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}])
+def test_a_context_longer_than_the_models_is_refused_from_its_config_alone(tmp_path: Path, scaling: dict) -> None:
+    write_folder(tmp_path, max_position_embeddings=256, **scaling)
+    with pytest.raises(UsageError, match=r"--max-model-len 257 is more than the 256 positions"):
+        check_engine(EngineConfig(model=str(tmp_path), max_model_len=257), is_torch_here=True, memory=PLENTY)
+    check_engine(EngineConfig(model=str(tmp_path), max_model_len=256), is_torch_here=True, memory=PLENTY)
+
+
+def test_what_rotary_scaling_makes_of_a_context_is_left_to_the_model(tmp_path: Path) -> None:
+    write_folder(tmp_path, max_position_embeddings=256, rope_scaling={"rope_type": "yarn", "factor": 4.0})
+    check_engine(EngineConfig(model=str(tmp_path), max_model_len=1024), is_torch_here=True, memory=PLENTY)
+
+
+def write_folder(folder: Path, **config: object) -> None:
+    save_file({"w": np.zeros(4, np.float32)}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **config}))
