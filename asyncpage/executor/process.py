@@ -10,6 +10,7 @@ gone, so the rest of that epoch is dropped.
 
 from __future__ import annotations
 
+import errno
 import sys
 import traceback
 from collections.abc import Callable
@@ -85,10 +86,23 @@ def _load(link: Link, load: Load, load_runner: Callable[[Load], Runner]) -> Runn
     except AsyncpageError as error:
         link.send(LoadFailed(type(error).__name__, one_line(error)))
     except Exception as error:
+        if _is_want_of_memory(error):
+            text = (
+                f"there is too little memory for this model and its KV pool ({one_line(error)}); free some, lower "
+                "--num-kv-blocks or --kv-cache-bytes, or serve a smaller model"
+            )
+            link.send(LoadFailed("ExecutorError", text))
+            return None
         # Nothing anybody foresaw: whoever mends it needs the traceback, whoever waits needs one line.
         _show(error)
         link.send(LoadFailed("ExecutorError", f"loading failed with {type(error).__name__}: {one_line(error)}"))
     return None
+
+
+def _is_want_of_memory(error: Exception) -> bool:
+    """Python says it with one type, the system with a number, and torch's allocator only in words."""
+    is_system = isinstance(error, OSError) and error.errno == errno.ENOMEM
+    return is_system or isinstance(error, MemoryError) or "can't allocate memory" in str(error)
 
 
 def _answer_steps(link: Link, runner: Runner) -> None:

@@ -7,6 +7,7 @@ number of a step `raise_at`, `hang_at`, `exit_at`, `lie_at`.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import sys
@@ -109,6 +110,12 @@ def load_runner(load: Load) -> Runner:
             raise errors.FormatError("model.gguf", "token_embd.weight", "the file ends\nbefore it")
         case "ValueError":
             raise ValueError("nobody foresaw this")
+        case "MemoryError":
+            raise MemoryError("array of 9 GiB")
+        case "ENOMEM":
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        case "torch":
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
         case kind:
             raise getattr(errors, kind)(f"this is a {kind}")
 

@@ -132,6 +132,19 @@ def test_a_load_that_fails_for_a_known_reason_is_told_in_one_line_without_a_trac
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.parametrize("kind", ["MemoryError", "ENOMEM", "torch"])
+def test_a_load_for_which_there_is_no_memory_says_what_to_lower(
+    served: Served, kind: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    served.near.send(Load({"load_error": kind}))
+    answer = served.hear()
+    assert isinstance(answer, LoadFailed)
+    assert "too little memory" in answer.reason
+    assert "lower --num-kv-blocks or --kv-cache-bytes" in answer.reason
+    assert served.ended()
+    assert capfd.readouterr().err == ""
+
+
 def test_a_load_that_fails_for_an_unknown_reason_shows_its_traceback_and_is_told_in_one_line(
     served: Served, capfd: pytest.CaptureFixture[str]
 ) -> None:
