@@ -12,12 +12,13 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
+from asyncpage.errors import RequestError
 from asyncpage.grammar.charset import ANY, CharSet, Range, charset, one_of
 from asyncpage.grammar.nfa import Nfa, nfa
 from asyncpage.grammar.refusal import too_large
 
-MAX_STATES = 50_000
-MAX_WORK = 2_000_000  # members of all subsets together: about a second
+MAX_STATES = 8_000
+MAX_WORK = 100_000  # members of all subsets, or moves that a product looks at: some tenths of a second
 EXACT_COUNT = 256  # characters up to which a bound on a string's length is exact, however its pattern goes on
 MAX_COUNTED = 3_000  # states for the counts of one string
 
@@ -81,11 +82,18 @@ def minimal(automaton: Nfa) -> Nfa:
 def both(left: Nfa, right: Nfa) -> Nfa:
     """What both match. Errors: 400 past `MAX_STATES`."""
 
+    work = 0
+
     def row(pair: tuple[int, int]) -> Row[tuple[int, int]]:
+        nonlocal work
+        left_row, right_row = left.moves[pair[0]], right.moves[pair[1]]
+        work += len(left_row) * len(right_row)
+        if work > MAX_WORK:
+            raise _too_many()
         return [
             (common, (to_left, to_right))
-            for left_chars, to_left in left.moves[pair[0]]
-            for right_chars, to_right in right.moves[pair[1]]
+            for left_chars, to_left in left_row
+            for right_chars, to_right in right_row
             if (common := left_chars & right_chars)
         ]
 
@@ -156,8 +164,8 @@ def between(automaton: Nfa, low: int, high: int | None) -> Nfa:
     longest = automaton.longest()
     if low <= automaton.shortest() and (high is None or (longest is not None and longest <= high)):
         return automaton
-    if high is not None and high > EXACT_COUNT and low <= automaton.shortest():
-        return _at_most(automaton, high)
+    if high is not None and high > EXACT_COUNT:
+        return _at_most(between(automaton, low, None), high)
     top = low if high is None else high
 
     def row(place: tuple[int, int]) -> Row[tuple[int, int]]:
@@ -216,9 +224,16 @@ def explore(start: State, row_of: Callable[[State], Row[State]], accepts: Callab
                 order.append(target)
             row.append((chars, index))
         if len(order) > MAX_STATES:
-            raise too_large(f"its conditions on one string or number need more than {MAX_STATES} states together")
+            raise _too_many()
         rows.append(row)
     return nfa(rows, [accepts(state) for state in order])
+
+
+def _too_many() -> RequestError:
+    return too_large(
+        f"the patterns, formats, lengths and multiples of one string or number need more than {MAX_STATES} states "
+        "together: lower the counts, or leave out conditions"
+    )
 
 
 def _subsets(automaton: Nfa, *, most: int) -> Nfa | None:

@@ -11,6 +11,7 @@ INVARIANT: everything that it writes is JSON (RFC 8259), and parses to the value
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Hashable, Iterable
 from decimal import Decimal
 from functools import lru_cache
@@ -32,7 +33,7 @@ _NUMBER = rf"-?(0|[1-9][0-9]{{0,{MAX_INT_DIGITS - 1}}})(\.[0-9]{{1,{MAX_DECIMALS
 
 _FREELY = json_string_freely()
 _QUOTE = b'"'
-_ITEM, _KEY = "\0", "\1"  # stand for ',' and ':' in a constant's text, which holds neither
+_MARKS = re.compile(r'"(?:[^"\\]|\\.)*"|[][{},:]|[^][{},:"]+')
 
 
 class JsonText:
@@ -161,35 +162,36 @@ class JsonText:
         self._quoted.character(_FREELY, source, target, is_ruled=source != target)
 
     def constants(self, values: Iterable[Any], source: int, target: int) -> None:
-        """One of these values. Lists and objects may be laid out after their commas and colons."""
+        """One of these values. Lists and objects may be laid out as others are."""
         words = []
         for value in values:
             text = constant_text(value)
-            if _ITEM in text or _KEY in text:
-                self._laid_out(text, source, target)
+            if isinstance(value, (list, dict)):
+                self._laid_out(_MARKS.findall(text), source, target)
             else:
                 words.append(text.encode())
         if words:
             write_words(self._builder, words, source, target)
 
-    def _laid_out(self, text: str, source: int, target: int) -> None:
-        builder = self._builder
-        start = 0
-        for at, char in enumerate(text):
-            if char in (_ITEM, _KEY):
-                written, after = builder.state(), builder.state()
-                builder.literal(source, text[start:at].encode(), written)
-                if char == _ITEM:
-                    self.open(written, b",", after)
-                else:
-                    self.colon(written, after)
-                source, start = after, at + 1
-        builder.literal(source, text[start:].encode(), target)
+    def _laid_out(self, marks: list[str], source: int, target: int) -> None:
+        """The words and marks of one value. What is empty has its room behind the opening mark."""
+        before = ""
+        for index, mark in enumerate(marks):
+            after = target if index == len(marks) - 1 else self._builder.state()
+            if mark in ("[", "{", ","):
+                self.open(source, mark.encode(), after)
+            elif mark == ":":
+                self.colon(source, after)
+            elif mark in ("]", "}") and before not in ("[", "{"):
+                self.close(source, mark.encode(), after)
+            else:
+                self._builder.literal(source, mark.encode(), after)
+            source, before = after, mark
 
 
 def constant_text(value: Any) -> str:
-    """A value as JSON, with stand-ins for the commas and colons between its parts."""
-    return json.dumps(value, ensure_ascii=False, separators=(_ITEM, _KEY), default=_plain)
+    """A value as JSON, without blanks."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain)
 
 
 def _plain(value: Decimal) -> int | float:

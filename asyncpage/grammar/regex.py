@@ -17,7 +17,9 @@ from asyncpage.grammar.refusal import too_large, unsupported
 from asyncpage.grammar.regex_syntax import parse_regex
 from asyncpage.grammar.regex_tree import Alternatives, Anchor, Chars, Pattern, Repeat, Sequence, Tree, can_be_empty
 
-MAX_CLOSURES = 2_000_000  # steps along empty moves, about a second: only repetitions of what may be empty need many
+MAX_CLOSURES = (
+    500_000  # steps along empty moves, some tenths of a second: only repetitions of what may be empty need many
+)
 
 
 @lru_cache(maxsize=16)

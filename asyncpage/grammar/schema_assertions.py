@@ -7,6 +7,7 @@ INVARIANT: every keyword of the schema is in here, or was an annotation, or has 
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from decimal import Decimal
 from typing import Any
 
@@ -25,14 +26,14 @@ Named = tuple[tuple[str, Site], ...]
 class Assertions:
     """Absent keywords have the value that allows everything; None for `properties` is not the same as none.
 
-    `speaks_of`: the types that its keywords are about. `forbidden`: names that an object must not have, which no
-    keyword says, but the telling apart of `oneOf` does.
+    `values`: of `enum` and `const`, by their keys. `speaks_of`: the types that its keywords are about. `forbidden`:
+    names that an object must not have, which no keyword says, but the telling apart of `oneOf` does.
     """
 
     path: Path
     types: frozenset[str] = TYPES
     speaks_of: frozenset[str] = frozenset()
-    values: tuple[Any, ...] | None = None
+    values: dict[Hashable, Any] | None = None
     low: Limit | None = None
     high: Limit | None = None
     multiples: tuple[Decimal, ...] = ()

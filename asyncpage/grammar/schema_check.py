@@ -16,7 +16,7 @@ from asyncpage.grammar.regex import search
 from asyncpage.grammar.schema_assertions import Assertions
 from asyncpage.grammar.schema_shape import Shape
 from asyncpage.grammar.schema_site import Site
-from asyncpage.grammar.schema_value import is_equal, types_of
+from asyncpage.grammar.schema_value import key_of, types_of
 
 
 class Resolver(Protocol):
@@ -32,11 +32,9 @@ def is_valid(value: Any, sites: Iterable[Site], resolver: Resolver) -> bool:
 
 def passes(value: Any, shape: Shape, resolver: Resolver) -> bool:
     """Whether one alternative holds for the value."""
-    types = types_of(value)
+    types, key = types_of(value), key_of(value)
     for one in shape.assertions:
-        if not one.types & types:
-            return False
-        if one.values is not None and not any(is_equal(value, other) for other in one.values):
+        if not one.types & types or (one.values is not None and key not in one.values):
             return False
     match value:
         case bool() | None:

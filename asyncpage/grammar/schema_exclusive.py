@@ -21,7 +21,7 @@ from asyncpage.grammar.schema_site import Path, Site
 from asyncpage.grammar.schema_strings import texts_of
 from asyncpage.grammar.schema_value import TYPES, narrowed
 
-MAX_PAIRS = 20_000  # two hundred branches with each other
+MAX_PAIRS = 5_000  # a hundred branches with each other
 
 Alternative = tuple[Assertions, ...]
 

@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import lru_cache, reduce
 
 from asyncpage.grammar.decimals import common_multiple, multiples, scaled, within
-from asyncpage.grammar.dfa import both
+from asyncpage.grammar.dfa import both, minimal
 from asyncpage.grammar.json_text import MAX_INT_DIGITS, JsonText
 from asyncpage.grammar.nfa import Nfa
 from asyncpage.grammar.schema_assertions import Limit
@@ -52,7 +52,7 @@ def _numbers(low: Limit | None, high: Limit | None, step: Fraction | None, is_wh
     if step is None or numbers.is_empty:
         return numbers
     whole_step = step.numerator if is_whole else int(step * unit)
-    return both(numbers, multiples(whole_step, decimals))
+    return both(numbers, minimal(multiples(whole_step, decimals)))
 
 
 def _decimals(low: Limit | None, high: Limit | None, step: Fraction | None) -> int:

@@ -16,7 +16,7 @@ from asyncpage.grammar.formats import INTEGER_FORMATS, NUMBER_FORMATS, PLAIN_FOR
 from asyncpage.grammar.refusal import invalid, too_large, unsupported
 from asyncpage.grammar.schema_assertions import Assertions, Limit, Statement
 from asyncpage.grammar.schema_site import Path, SchemaDocument, Site
-from asyncpage.grammar.schema_value import TYPES, is_equal
+from asyncpage.grammar.schema_value import TYPES, key_of
 
 MAX_ENTRIES = 10_000  # of a list or an object of a schema
 
@@ -198,10 +198,10 @@ def tighter_high(left: Limit | None, right: Limit | None) -> Limit | None:
 
 
 def _keep(fields: dict[str, Any], values: list[Any]) -> None:
-    known = fields.get("values")
-    fields["values"] = tuple(
-        value for value in values if known is None or any(is_equal(value, other) for other in known)
-    )
+    by_key = {key_of(value): value for value in reversed(values)}
+    if "values" in fields:
+        by_key = {key: value for key, value in by_key.items() if key in fields["values"]}
+    fields["values"] = by_key
 
 
 def _format(fields: dict[str, Any], value: Any, path: Path) -> set[str]:

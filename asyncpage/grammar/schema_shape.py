@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from decimal import Decimal
+from functools import cached_property
 from typing import Any
 
 from asyncpage.grammar.regex import search
@@ -26,7 +27,7 @@ class Shape:
         self.assertions = assertions
         self._by_name = [dict(one.properties or ()) for one in assertions]
 
-    @property
+    @cached_property
     def types(self) -> frozenset[str]:
         """Types that are named, or else spoken of."""
         types, spoken_of = TYPES, frozenset[str]()
@@ -36,59 +37,59 @@ class Shape:
         is_named = any(one.types is not TYPES for one in self.assertions)
         return types if is_named or not spoken_of else spoken_of
 
-    @property
+    @cached_property
     def values(self) -> tuple[Any, ...] | None:
         """The values of an `enum` or `const`, those of the first; the others must be checked."""
-        return next((one.values for one in self.assertions if one.values is not None), None)
+        return next((tuple(one.values.values()) for one in self.assertions if one.values is not None), None)
 
     # --- numbers ------------------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def low(self) -> Limit | None:
         limit: Limit | None = None
         for one in self.assertions:
             limit = tighter_low(limit, one.low)
         return limit
 
-    @property
+    @cached_property
     def high(self) -> Limit | None:
         limit: Limit | None = None
         for one in self.assertions:
             limit = tighter_high(limit, one.high)
         return limit
 
-    @property
+    @cached_property
     def multiples(self) -> frozenset[Decimal]:
         return frozenset(step for one in self.assertions for step in one.multiples)
 
     # --- strings ------------------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def length(self) -> tuple[int, int | None]:
         return (
             max((one.min_length for one in self.assertions), default=0),
             _least(one.max_length for one in self.assertions),
         )
 
-    @property
+    @cached_property
     def patterns(self) -> dict[str, Path]:
         """Where each was found."""
         return {pattern: path for one in self.assertions for pattern, path in one.patterns}
 
-    @property
+    @cached_property
     def formats(self) -> frozenset[str]:
         return frozenset(name for one in self.assertions for name in one.formats)
 
     # --- arrays -------------------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def item_counts(self) -> tuple[int, int | None]:
         return (
             max((one.min_items for one in self.assertions), default=0),
             _least(one.max_items for one in self.assertions),
         )
 
-    @property
+    @cached_property
     def prefix(self) -> int:
         """Items that may each have a schema of their own; all behind them have the same."""
         return max((len(one.prefix) for one in self.assertions), default=0)
@@ -100,22 +101,22 @@ class Shape:
 
     # --- objects ------------------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def property_counts(self) -> tuple[int, int | None]:
         return (
             max((one.min_properties for one in self.assertions), default=0),
             _least(one.max_properties for one in self.assertions),
         )
 
-    @property
+    @cached_property
     def required(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for one in self.assertions for name in one.required))
 
-    @property
+    @cached_property
     def forbidden(self) -> frozenset[str]:
         return frozenset(name for one in self.assertions for name in one.forbidden)
 
-    @property
+    @cached_property
     def declared(self) -> tuple[str, ...]:
         """Names under `properties`, in their order."""
         return tuple(dict.fromkeys(name for one in self.assertions for name, _ in one.properties or ()))
@@ -131,7 +132,7 @@ class Shape:
             found += own
         return tuple(dict.fromkeys(found))
 
-    @property
+    @cached_property
     def names(self) -> tuple[Site, ...]:
         """What must hold for every property's name."""
         return tuple(dict.fromkeys(one.names for one in self.assertions if one.names is not None))

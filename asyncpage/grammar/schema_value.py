@@ -5,6 +5,7 @@ INVARIANT: numbers are equal by value, whatever their spelling, and no boolean i
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from decimal import Decimal
 from typing import Any
 
@@ -30,15 +31,17 @@ def types_of(value: Any) -> frozenset[str]:
     return frozenset({"number", "integer"})
 
 
-def is_equal(left: Any, right: Any) -> bool:
-    """JSON equality."""
-    if isinstance(left, bool) or isinstance(right, bool):
-        return left is right
-    if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(map(is_equal, left, right))
-    if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(is_equal(value, right[name]) for name, value in left.items())
-    return bool(left == right)
+def key_of(value: Any) -> Hashable:
+    """Equal for values that are equal in JSON, and for them alone. It recurses; a document's depth is bounded."""
+    match value:
+        case bool():
+            return ("boolean", value)
+        case list():
+            return ("array", tuple(map(key_of, value)))
+        case dict():
+            return ("object", frozenset((name, key_of(member)) for name, member in value.items()))
+    hashable: Hashable = value  # a string, a number, or None
+    return hashable
 
 
 def narrowed(left: frozenset[str], right: frozenset[str]) -> frozenset[str]:

@@ -24,6 +24,7 @@ from asyncpage.grammar.writing import Writer
 
 MAX_PARTS = 10_000
 MAX_REPEATS = 10_000
+MAX_FREE = 1_000  # characters of all texts that free text must not have; a state each
 
 
 def compile_structure(text: str) -> Network:
@@ -62,6 +63,8 @@ class _Writer:
             case {"repeat": repeated, **bounds} if bounds.keys() <= {"min", "max"}:
                 self._repeat(repeated, bounds.get("min", 0), bounds.get("max"), source, target, path)
             case {"free": list(texts), **rest} if not rest and all(isinstance(one, str) and one for one in texts):
+                if sum(map(len, texts)) > MAX_FREE:
+                    raise too_large(f"the texts that free text must not have may have {MAX_FREE} characters", path)
                 self._texts.write(none_of(containing(texts)) if texts else ANYTHING, source, target)
             case _:
                 raise invalid(

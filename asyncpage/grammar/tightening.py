@@ -28,6 +28,8 @@ def _inline(sketch: Sketch) -> None:
         for rule, _ in calls:
             places[rule] += 1
     places[0] = 0
+    if 1 not in places:
+        return
     for state, calls in enumerate(sketch.calls):
         if any(places[rule] == 1 for rule, _ in calls):
             sketch.calls[state] = [call for call in calls if places[call[0]] != 1]

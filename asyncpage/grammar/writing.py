@@ -42,25 +42,26 @@ class Writer:
             builder.state() if state < 0 and (index or is_entered) else state for index, state in enumerate(states)
         ]
         trees = [[(self._spelling(chars), to) for chars, to in row] for row in automaton.moves]
-        places = Counter(long for row in trees for tree, _ in row if (long := _long(tree)))
-        places.update(_long(tree) for tree, _ in trees[0] if is_entered)
-        is_ruled = {long: count * size(long) > _WRITTEN_OUT for long, count in places.items()}
+        places = Counter(tree.long for row in trees for tree, _ in row)
+        if is_entered:
+            places.update(tree.long for tree, _ in trees[0])
+        is_ruled = {long: count * long.size > _WRITTEN_OUT for long, count in places.items()}
         for index, row in enumerate(trees):
             for here in {source, states[0]} - {-1} if index == 0 else {states[index]}:
                 if automaton.accepting[index] and here != target:
                     builder.literal(here, close, target)
                 for tree, to in row:
-                    self.character(tree, here, states[to], is_ruled=is_ruled.get(_long(tree), False))
+                    self.character(tree, here, states[to], is_ruled=is_ruled[tree.long])
 
     def character(self, tree: ByteTree, source: int, target: int, *, is_ruled: bool) -> None:
         """One character; what has several bytes by a rule that is shared, or written out."""
         if not is_ruled:
             self._written_out(tree, source, target)
             return
-        for low, high, rest in tree:
+        for low, high, rest in tree.ways:
             if rest is None:
                 self._builder.byte(source, low, high, target)
-        self._builder.call(source, self._rule(_long(tree)), target)
+        self._builder.call(source, self._rule(tree.long), target)
 
     def _rule(self, tree: ByteTree) -> int:
         rule = self._rules.get(tree)
@@ -74,7 +75,7 @@ class Writer:
         nodes: dict[ByteTree, int] = {}
 
         def add(here: ByteTree, at: int) -> None:
-            for low, high, rest in here:
+            for low, high, rest in here.ways:
                 if rest is None:
                     self._builder.byte(at, low, high, target)
                     continue
@@ -118,20 +119,3 @@ def write_words(builder: NetworkBuilder, words: Iterable[bytes], source: int, ta
             builder.jump(state, target)
         for byte, to in children[node].items():
             builder.byte(state, byte, byte, states[same[to]])
-
-
-def size(tree: ByteTree) -> int:
-    """States between a tree's ends."""
-    inner: set[ByteTree] = set()
-    waiting = [tree]
-    while waiting:
-        for _, _, rest in waiting.pop():
-            if rest is not None and rest not in inner:
-                inner.add(rest)
-                waiting.append(rest)
-    return len(inner)
-
-
-def _long(tree: ByteTree) -> ByteTree:
-    """The part of a tree that spells characters of several bytes."""
-    return tuple(way for way in tree if way[2] is not None)
