@@ -132,11 +132,21 @@ class PythonicReader(ScriptedReader):
 
 
 def _call(tool: Tool, rule: CallRule) -> Part:
-    """Every argument with a comma behind it, which Python allows; JSON values are read as well as Python's."""
+    """JSON values are read as well as Python's.
+
+    The first required argument is where commas turn from behind to before; without one they stay behind, which Python
+    allows too.
+    """
     parts = [literal(f"{tool.name}(")]
+    before = False
     for parameter in held_parameters(tool, is_held=rule.is_held(tool)):
-        part = sequence(literal(f"{parameter.name}="), schema(parameter.schema), literal(", "))
-        parts.append(part if parameter.is_required else optional(part))
+        given = sequence(literal(f"{parameter.name}="), schema(parameter.schema))
+        if before:
+            given = sequence(literal(", "), given)
+        elif not parameter.is_required:
+            given = sequence(given, literal(", "))
+        parts.append(given if parameter.is_required else optional(given))
+        before = before or parameter.is_required
     return sequence(*parts, literal(")"))
 
 
