@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from asyncpage.errors import RequestError
+from asyncpage.messages import Pooling
 from asyncpage.server.call_fields import Setting
 from asyncpage.server.chat_body import read_chat
 from asyncpage.server.completion_body import read_completion
+from asyncpage.server.embedding_body import read_embedding
 from asyncpage.server.fields import Fields
 from asyncpage.server.json_body import parse_object
 from asyncpage.server.message_body import read_counted, read_message
@@ -28,6 +30,7 @@ READERS: dict[str, Callable[..., Any]] = {
     "ResponseRequest": read_response,
     "MessageRequest": read_message,
     "CountRequest": read_counted,
+    "EmbeddingRequest": read_embedding,
     "TokenizeRequest": read_tokenize,
     "DetokenizeRequest": read_detokenize,
 }
@@ -48,6 +51,9 @@ SETTING = Setting(
     max_choices=16,
     timeout_s=None,
     now=0.0,
+    pooling=Pooling("last"),
+    hidden_size=1,
+    max_inputs=16,
 )
 
 

@@ -8,7 +8,7 @@ INVARIANT: no two parts describe the same path or give a schema the same name.
 from __future__ import annotations
 
 import asyncpage
-from asyncpage.server.openapi import chat, completions, messages, models, responses, status, tokens
+from asyncpage.server.openapi import chat, completions, embeddings, messages, models, responses, status, tokens
 from asyncpage.server.openapi.answers import RESPONSES, SCHEMAS
 from asyncpage.server.openapi.part import Part
 from asyncpage.server.openapi.schema import Json
@@ -18,6 +18,7 @@ PARTS: tuple[Part, ...] = (
     completions.PART,
     responses.PART,
     messages.PART,
+    embeddings.PART,
     models.PART,
     tokens.PART,
     status.PART,
