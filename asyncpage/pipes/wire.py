@@ -82,6 +82,9 @@ class _DoneRecord:
     pooled: tuple[Pooled, ...]
 
 
+_NO_RECORD = _DoneRecord((), (), ())
+
+
 class Encoder:
     """One direction's sender; remembers the last rows and counts."""
 
@@ -226,7 +229,11 @@ class Decoder:
                 columns[5].reshape(n_tokens, width),
                 columns[6].view(_FLOAT32).reshape(n_tokens, width),
             )
-        record = unpack(_DoneRecord, rest) if flags & _HAS_RECORD else _DoneRecord(_nothing(rest), (), ())
+        if flags & _HAS_RECORD:
+            record = unpack(_DoneRecord, rest)
+        else:
+            _nothing(rest)
+            record = _NO_RECORD
         return StepDone(
             number,
             epoch,
