@@ -63,6 +63,8 @@ def _run(arguments: argparse.Namespace, environment: Environment) -> int:
         _say(f"loading {settings.engine.model}")
         engine = runner.run(AsyncEngine.start(settings.engine, on_death=conversation.died))
         try:
+            if not engine.is_generative:
+                raise UsageError(f"{settings.engine.model} makes embeddings only and cannot chat; give another model")
             if not engine.has_chat_template:
                 raise UsageError(
                     f"{settings.engine.model} has no chat template; give one with --chat-template FILE, "

@@ -23,6 +23,7 @@ from tokenizers import Tokenizer
 from transformers import BertModel
 
 from asyncpage import LLM, AsyncEngine, EngineConfig, Pooling
+from asyncpage.cli.main import main
 from asyncpage.errors import ModelError, RequestError, UsageError
 from asyncpage.messages import RequestOptions
 from tests.e2e.oracle import check_idle
@@ -141,6 +142,13 @@ async def test_a_text_that_is_too_long_is_refused_or_cut_as_the_tokenizers_libra
     finally:
         oracle.tokenizer.no_truncation()
         await engine.stop()
+
+
+def test_the_command_for_a_chat_says_what_kind_of_model_it_is(
+    embedding_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["chat", "--model", str(embedding_model), "--cpu-threads", "1"]) == 2
+    assert "makes embeddings only and cannot chat" in capsys.readouterr().err
 
 
 async def test_an_encoder_answers_no_prompt(embedding_model: Path) -> None:
