@@ -2,9 +2,10 @@
 
 Strings of bounded length and arrays use it, and GBNF's counts.
 
-A count of some hundreds is a chain. A larger one is a chain of blocks, each a rule of 64 (or 4,096, ...) times; behind
-every whole block may come a last one that is cut short. Two ways are open then at every place, and a count of 100,000
-takes some hundred states.
+A count of up to 2,048 is a chain: one way is open at every place, and each place is like the next, so that they share
+what is found out about them at run time. A larger one is a chain of blocks, each a rule of 1,024 (or its square) times;
+behind every whole block may come a last one that is cut short. Two ways are open then, and a million takes five
+thousand states.
 
 INVARIANT: exactly the counts within the bounds match.
 """
@@ -15,8 +16,8 @@ from collections.abc import Callable
 
 from asyncpage.grammar.builder import NetworkBuilder
 
-_BLOCK = 64
-_CHAIN = 2048  # up to here a chain, which keeps one way open, and whose places are alike to a mask
+_BLOCK = 1_024
+_CHAIN = 2_048  # up to here a chain, which keeps one way open, and whose places are alike to a mask
 
 Write = Callable[[int, int], None]
 

@@ -13,19 +13,17 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from math import gcd, lcm
 
-from asyncpage.grammar.charset import CharSet
-from asyncpage.grammar.dfa import determined, either, explore
-from asyncpage.grammar.nfa import Nfa
+from asyncpage.grammar.charset import CharSet, charset
+from asyncpage.grammar.dfa import either, explore, minimal
+from asyncpage.grammar.nfa import NOTHING, Nfa, nfa
 from asyncpage.grammar.refusal import too_large
+from asyncpage.records import record
 
 MAX_MULTIPLE = 2_000  # remainders that are kept apart, with every digit that has been written
 
 _MINUS = CharSet(((0x2D, 0x2D),))
 _POINT = CharSet(((0x2E, 0x2E),))
 _EXACT = Context(prec=2_000)
-
-Place = tuple[int, bool, bool, bool]  # digits so far, on the lower bound, on the upper, right after the point
-_START = (0, True, True, False)
 
 
 def scaled(number: Decimal, decimals: int, *, is_low: bool, is_outside: bool) -> int:
@@ -39,45 +37,97 @@ def scaled(number: Decimal, decimals: int, *, is_low: bool, is_outside: bool) ->
 
 def within(low: int, high: int, decimals: int) -> Nfa:
     """The numbers from `low` to `high`, both in units of the last of `decimals` places."""
-    parts = []
-    for sign, first, last in ((None, max(low, 0), high), (_MINUS, max(-high, 1), -low)):
-        for length in range(1, len(str(max(last, 0) // 10**decimals)) + 1):
-            least = 10 ** (length - 1 + decimals) if length > 1 else 0
-            bottom, top = max(first, least), min(last, 10 ** (length + decimals) - 1)
-            if bottom <= top:
-                width = length + decimals
-                parts.append(_of_length(sign, f"{bottom:0{width}}", f"{top:0{width}}", length))
-    made = either(parts) if parts else Nfa(((),), (False,))
-    return determined(made) or made
+    parts = [_Magnitudes(max(low, 0), high, decimals).automaton()] if high >= 0 else []
+    if low < 0:
+        below = _Magnitudes(max(-high, 1), -low, decimals).automaton()
+        rows = [[(chars, target + 1) for chars, target in row] for row in below.moves]
+        parts.append(nfa([[(_MINUS, 1)], *rows], [False, *below.accepting]))
+    return minimal(either(parts)) if parts else NOTHING
 
 
-def _of_length(sign: CharSet | None, low: str, high: str, length: int) -> Nfa:
-    """Numbers with `length` digits before the point, from `low` to `high`, digits without the point."""
+class _Magnitudes:
+    """Numbers without a sign, from `low` to `high`.
 
-    def row(place: Place | None) -> list[tuple[CharSet, Place | None]]:
-        if place is None:  # before the sign
-            return [(sign, _START)] if sign else []
-        at, on_low, on_high, is_after_point = place
-        if at == len(low):
-            return []
-        if at == length and not is_after_point:
-            return [(_POINT, (at, on_low, on_high, True))]
-        least, most = int(low[at]) if on_low else 0, int(high[at]) if on_high else 9
-        ways: dict[tuple[bool, bool], list[int]] = {}
-        for digit in range(least, most + 1):
-            ways.setdefault((on_low and digit == least, on_high and digit == most), []).append(digit)
-        return [
-            (CharSet(((0x30 + digits[0], 0x30 + digits[-1]),)), (at + 1, *bounds, False))
-            for bounds, digits in ways.items()
-        ]
+    A place is what the digits so far leave open: for each count of digits that may follow, whether all numbers that
+    begin like this are inside, none are, or some; only where it is some do the digits themselves matter.
+    """
 
-    def accepts(place: Place | None) -> bool:
+    def __init__(self, low: int, high: int, decimals: int) -> None:
+        self._low = low
+        self._high = high
+        self._decimals = decimals
+        self._unit = 10**decimals
+        self._most_digits = len(str(max(high, 0) // self._unit))
+        self._prefixes: dict[_Place, int] = {}  # digits that lead to each place
+
+    def automaton(self) -> Nfa:
+        return explore(None, self._ways, self._accepts)
+
+    def _ways(self, place: _Place | None) -> list[tuple[CharSet, _Place | None]]:
+        """Digits with one target are one way."""
         if place is None:
-            return False
-        at, on_low, _, is_after_point = place
-        return at >= length and not is_after_point and not (on_low and low[at:].strip("0"))
+            return self._grouped({digit: self._whole(digit) for digit in range(10)})
+        prefix = self._prefixes[place]
+        if place.is_whole:
+            ways = []
+            if len(place.inside) > 1:
+                ways = self._grouped({digit: self._whole(prefix * 10 + digit) for digit in range(10)})
+            if self._decimals and (behind := self._part(prefix, 0, is_first=True)) is not None:
+                ways.append((_POINT, behind))
+            return ways
+        if place.places == self._decimals:
+            return []
+        return self._grouped({digit: self._part(prefix * 10 + digit, place.places + 1) for digit in range(10)})
 
-    return explore(_START if sign is None else None, row, accepts)
+    def _grouped(self, targets: dict[int, _Place | None]) -> list[tuple[CharSet, _Place | None]]:
+        digits: dict[_Place, list[int]] = {}
+        for digit, target in targets.items():
+            if target is not None:
+                digits.setdefault(target, []).append(digit)
+        return [(charset((0x30 + digit, 0x30 + digit) for digit in group), target) for target, group in digits.items()]
+
+    def _accepts(self, place: _Place | None) -> bool:
+        if place is None or place.is_first:
+            return False
+        size: int = 10 ** (self._decimals - place.places)
+        return self._low <= self._prefixes[place] * size <= self._high
+
+    def _whole(self, prefix: int) -> _Place | None:
+        """After digits before the point; None where nothing is inside."""
+        more = 0 if prefix == 0 else self._most_digits - len(str(prefix))
+        inside = tuple(self._inside(prefix, 10**count * self._unit) for count in range(more + 1))
+        if all(one is False for one in inside):
+            return None
+        return self._known(_Place(inside, prefix if None in inside else -1, is_whole=True), prefix)
+
+    def _part(self, prefix: int, places: int, *, is_first: bool = False) -> _Place | None:
+        """After digits behind the point, or right behind it, where one must follow."""
+        inside = self._inside(prefix, 10 ** (self._decimals - places))
+        if inside is False:
+            return None
+        return self._known(_Place((inside,), prefix if inside is None else -1, places, is_first=is_first), prefix)
+
+    def _inside(self, prefix: int, size: int) -> bool | None:
+        """Whether all of the `size` numbers that begin like this are inside; None for some of them."""
+        first, last = prefix * size, (prefix + 1) * size - 1
+        if self._low <= first and last <= self._high:
+            return True
+        return False if last < self._low or self._high < first else None
+
+    def _known(self, place: _Place, prefix: int) -> _Place:
+        self._prefixes.setdefault(place, prefix)
+        return place
+
+
+@record(frozen=True, slots=True)
+class _Place:
+    """`prefix`: the digits so far, -1 where they do not matter. `is_first`: right behind the point."""
+
+    inside: tuple[bool | None, ...]
+    prefix: int
+    places: int = 0
+    is_whole: bool = False
+    is_first: bool = False
 
 
 def multiples(step: int, decimals: int) -> Nfa:

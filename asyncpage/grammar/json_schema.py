@@ -15,9 +15,10 @@ from asyncpage.grammar.json_text import JsonText
 from asyncpage.grammar.refusal import too_large
 from asyncpage.grammar.schema_alternatives import Alternatives
 from asyncpage.grammar.schema_arrays import write_array
-from asyncpage.grammar.schema_check import passes
+from asyncpage.grammar.schema_check import listed_values
 from asyncpage.grammar.schema_numbers import write_number
 from asyncpage.grammar.schema_objects import ObjectWriter
+from asyncpage.grammar.schema_sets import write_set
 from asyncpage.grammar.schema_shape import Shape
 from asyncpage.grammar.schema_site import Path, SchemaDocument, Site
 from asyncpage.grammar.schema_strings import write_string
@@ -60,18 +61,12 @@ class SchemaCompiler:
         self._builder.call(source, rule, target)
 
     def _write(self, sites: tuple[Site, ...], source: int, target: int) -> None:
-        constants = []
+        constants: list[Any] = []
         for alternative in self._alternatives.of_all(sites):
             shape = Shape(alternative)
-            if shape.values is not None:
-                constants += [value for value in shape.values if passes(value, shape, self._alternatives)]
-                continue
-            for kind in sorted(shape.types):
-                if kind == "boolean":
-                    constants += [True, False]
-                elif kind == "null":
-                    constants.append(None)
-                else:
+            constants += listed_values(shape, self._alternatives)
+            if shape.values is None:
+                for kind in sorted(shape.types - {"boolean", "null"}):
                     self._write_kind(kind, shape, source, target)
         self._json.constants(constants, source, target)
 
@@ -83,6 +78,8 @@ class SchemaCompiler:
                 write_number(self._json, shape, is_whole=kind == "integer", source=source, target=target)
             case "array" if _says_nothing_of(kind, shape):
                 self._json.any_array(source, target)
+            case "array" if shape.unique_path is not None and shape.item_counts[1] not in (0, 1):
+                write_set(self._builder, self._json, shape, self._alternatives, source, target)
             case "array":
                 write_array(self._builder, self._json, shape, self._value, source, target)
             case "object" if _says_nothing_of(kind, shape):

@@ -45,6 +45,7 @@ class Assertions:
     items: Site | None = None
     min_items: int = 0
     max_items: int | None = None
+    is_unique: bool = False
     properties: Named | None = None
     pattern_properties: Named = ()
     additional: Site | None = None

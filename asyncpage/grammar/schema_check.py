@@ -50,6 +50,14 @@ def passes(value: Any, shape: Shape, resolver: Resolver) -> bool:
     raise AssertionError(f"no JSON value: {type(value).__name__}")
 
 
+def listed_values(shape: Shape, resolver: Resolver) -> list[Any]:
+    """The values of a shape that lists them, and the booleans and null of one that does not."""
+    if shape.values is not None:
+        return [value for value in shape.values if passes(value, shape, resolver)]
+    booleans = [True, False] if "boolean" in shape.types else []
+    return [*booleans, None] if "null" in shape.types else booleans
+
+
 def _string_passes(text: str, shape: Shape) -> bool:
     return (
         _is_within(len(text), shape.length)
@@ -68,8 +76,10 @@ def _number_passes(number: Decimal, shape: Shape) -> bool:
 
 
 def _list_passes(items: list[Any], shape: Shape, resolver: Resolver) -> bool:
-    return _is_within(len(items), shape.item_counts) and all(
-        is_valid(item, shape.item_sites(index), resolver) for index, item in enumerate(items)
+    return (
+        _is_within(len(items), shape.item_counts)
+        and (shape.unique_path is None or len(set(map(key_of, items))) == len(items))
+        and all(is_valid(item, shape.item_sites(index), resolver) for index, item in enumerate(items))
     )
 
 

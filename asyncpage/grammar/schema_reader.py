@@ -88,11 +88,6 @@ class SchemaReader:
         """What is allowed to say nothing."""
         if keyword in ANNOTATIONS or keyword.startswith("x-"):
             return
-        if keyword == "uniqueItems":
-            if not isinstance(value, bool):
-                raise invalid("uniqueItems must be true or false", path)
-            if not value:
-                return
         if keyword == "$id" and site is self._document.root:
             return
         if keyword == "additionalItems" and not isinstance(site.schema, bool):
@@ -100,7 +95,7 @@ class SchemaReader:
                 return  # read with `items`
             if "items" in site.schema or value is True:
                 return  # says nothing beside a schema for all items
-        if keyword in REFUSED or keyword in ("uniqueItems", "$id", "additionalItems"):
+        if keyword in REFUSED or keyword in ("$id", "additionalItems"):
             raise unsupported(f"the keyword {keyword} is not supported: leave it out, or say it another way", path)
         raise unsupported(
             "a keyword that JSON Schema does not have: correct its spelling, or begin it with x- if it is a note", path
@@ -141,6 +136,11 @@ class SchemaReader:
         if number < 0 or number != number.to_integral_value():
             raise invalid(f"{path[-1]} must be a whole number of at least 0", path)
         return int(number)
+
+    def _flag(self, value: Any, path: Path) -> bool:
+        if not isinstance(value, bool):
+            raise invalid(f"{path[-1]} must be true or false", path)
+        return value
 
     def _types(self, value: Any, path: Path) -> frozenset[str]:
         names = [value] if isinstance(value, str) else _list(value, path)
@@ -248,6 +248,7 @@ _FIELDS: dict[str, tuple[str, frozenset[str], Callable[[SchemaReader, Any, Path]
     "items": ("items", frozenset({"array"}), SchemaReader._items),
     "minItems": ("min_items", frozenset({"array"}), SchemaReader._count),
     "maxItems": ("max_items", frozenset({"array"}), SchemaReader._count),
+    "uniqueItems": ("is_unique", frozenset({"array"}), SchemaReader._flag),
     "properties": ("properties", frozenset({"object"}), SchemaReader._named),
     "patternProperties": ("pattern_properties", frozenset({"object"}), SchemaReader._named),
     "additionalProperties": ("additional", frozenset({"object"}), SchemaReader._schema),

@@ -90,6 +90,11 @@ class Shape:
         )
 
     @cached_property
+    def unique_path(self) -> Path | None:
+        """The path of a `uniqueItems` that is true, None when items may be equal."""
+        return next(((*one.path, "uniqueItems") for one in self.assertions if one.is_unique), None)
+
+    @cached_property
     def prefix(self) -> int:
         """Items that may each have a schema of their own; all behind them have the same."""
         return max((len(one.prefix) for one in self.assertions), default=0)

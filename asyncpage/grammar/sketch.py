@@ -43,8 +43,12 @@ class Sketch:
             number[state] = index
         rule_number = {rule: index for index, rule in enumerate(rules)}
         self.edges = [[(low, high, number[target]) for low, high, target in self.edges[state]] for state in order]
-        self.jumps = [[number[target] for target in self.jumps[state]] for state in order]
-        self.calls = [[(rule_number[rule], number[target]) for rule, target in self.calls[state]] for state in order]
+        jumps, calls = self.jumps, self.calls
+        self.jumps = [[number[target] for target in jumps[state]] if jumps[state] else [] for state in order]
+        self.calls = [
+            [(rule_number[rule], number[target]) for rule, target in calls[state]] if calls[state] else []
+            for state in order
+        ]
         self.starts = [number[self.starts[rule]] for rule in rules]
         self.finals = [number[self.finals[rule]] for rule in rules]
 
@@ -61,13 +65,13 @@ class Sketch:
                     continue
                 is_known[state] = 1
                 order.append(state)
-                for called, target in reversed(self.calls[state]):
+                for called, target in self.calls[state]:
                     waiting.append(target)
                     if called not in known_rules:
                         known_rules.add(called)
                         rules.append(called)
-                waiting += reversed(self.jumps[state])
-                waiting += [target for _, _, target in reversed(self.edges[state])]
+                waiting += self.jumps[state]
+                waiting += [target for _, _, target in self.edges[state]]
         return order, rules
 
     def to_network(self) -> Network:

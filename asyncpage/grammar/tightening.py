@@ -37,7 +37,8 @@ def _inline(sketch: Sketch) -> None:
                 if places[rule] == 1:
                     sketch.jumps[state].append(sketch.starts[rule])
                     sketch.jumps[sketch.finals[rule]].append(target)
-    sketch.renumber()  # the rules that are gone have no final states any more
+                    # Nobody calls it now. It stands where the root does until the numbering leaves it out.
+                    sketch.starts[rule], sketch.finals[rule] = sketch.starts[0], sketch.finals[0]
 
 
 def _skip_lone_jumps(sketch: Sketch) -> None:
@@ -63,12 +64,14 @@ def _skip_lone_jumps(sketch: Sketch) -> None:
             goes_to[one] = state
         return state
 
-    for state in range(len(sketch.edges)):
-        sketch.edges[state] = [(low, high, end_of(target)) for low, high, target in sketch.edges[state]]
-        sketch.jumps[state] = [end_of(target) for target in sketch.jumps[state]]
-        sketch.calls[state] = [(rule, end_of(target)) for rule, target in sketch.calls[state]]
+    for state, edges in enumerate(sketch.edges):
+        sketch.edges[state] = [(low, high, end_of(target)) for low, high, target in edges]
+        if sketch.jumps[state]:
+            is_gone = state in goes_to
+            sketch.jumps[state] = [] if is_gone else [end_of(target) for target in sketch.jumps[state]]
+        if sketch.calls[state]:
+            sketch.calls[state] = [(rule, end_of(target)) for rule, target in sketch.calls[state]]
     sketch.starts = [end_of(start) for start in sketch.starts]
-    sketch.renumber()
 
 
 def _loop_tail_calls(sketch: Sketch) -> None:

@@ -276,6 +276,11 @@ class Location(BaseModel):
     longitude: float = Field(ge=-180, le=180)
 
 
+class Sets(BaseModel):
+    tags: set[Literal["a", "b", "c"]]
+    colors: frozenset[Color] = Field(max_length=2)
+
+
 class Booleans(BaseModel):
     flags: dict[Literal["on", "off"], bool]
     only: Literal[True]
@@ -296,7 +301,7 @@ MODELS = [
     Empty, Strict, Open, Defaults, Scalars, Bounded, Pattern, Enums, Nested, Tree, Linked, Ping, Union1, Cat, Dog, Pet,
     Zoo, Maps, KeyedMap, Tuples, Lists, Times, Identifiers, Links, Money, Secrets, AnyValue, Aliased, Deprecated,
     Derived, Answer, Page[int], Page[Page[str]], Deep, Quoted, Step, Reasoning, Ui, Extraction, Wide, Location,
-    Booleans, Contact, Optionals,
+    Booleans, Contact, Optionals, Sets,
 ]  # fmt: skip
 
 # Their schemas do not say all that they check: keys that are numbers, a URL's scheme, a decimal's text.

@@ -112,6 +112,14 @@ def test_a_valid_value_is_taken_in_every_layout_and_what_is_written_is_valid(
             [[None] * 300],
             [[None] * 299],
         ),
+        (
+            {"type": "array", "items": {"enum": ["a", 1, True]}, "uniqueItems": True, "minItems": 1, "maxItems": 2},
+            [["a"], [1, "a"], [True, 1]],
+            [[], ["a", "a"], ["a", 1, True], [2]],
+        ),
+        ({"type": "array", "items": {"type": ["boolean", "null"]}, "uniqueItems": True}, [[], [None, True]], [[1, 1]]),
+        ({"type": "array", "uniqueItems": True, "maxItems": 1}, [[], ["x"]], [["x", "x"]]),
+        ({"enum": [[1, 1], [1, 2], [1, True]], "uniqueItems": True}, [[1, 2], [1, True]], [[1, 1]]),
         ({"type": "object", "properties": {}}, [{}], [{"a": 1}, []]),
         ({"type": "object"}, [{}, {"a": {"b": [1, {}]}}], [[]]),
         (
@@ -272,6 +280,7 @@ UNSUPPORTED: list[tuple[str, Any, str]] = [
     ("not", {"not": {"type": "string"}}, "not"),
     ("if", {"if": {"type": "object"}, "then": {"required": ["z"]}}, "if"),
     ("uniqueItems", {"type": "array", "uniqueItems": True}, "uniqueItems"),
+    ("uniqueItems", {"type": "array", "uniqueItems": True, "items": {"enum": [*range(9)]}}, "uniqueItems"),
     ("contains", {"type": "array", "contains": {"const": 1}}, "contains"),
     ("dependentRequired", {"type": "object", "dependentRequired": {"a": ["b"]}}, "dependentRequired"),
     ("dependentSchemas", {"dependentSchemas": {}}, "dependentSchemas"),
