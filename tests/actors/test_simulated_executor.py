@@ -12,7 +12,7 @@ from asyncpage.actors.simulated_executor import SimulatedExecutor
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.core.step_latency import StepLatency
 from asyncpage.errors import ProtocolError
-from asyncpage.messages import NewRow, Pooling, RequestId, Shutdown, Step, StepDone
+from asyncpage.messages import Constraint, NewRow, Pooling, RequestId, Shutdown, Step, StepDone
 from asyncpage.testing.clock import FakeClock
 from asyncpage.testing.toy_runner import toy_handshake
 
@@ -191,6 +191,17 @@ def test_a_row_that_wants_prompt_logprobs_fails_alone() -> None:
     assert [row for row, _ in done.failed] == [0]
     made.receive(step(2, (1,), (1,), removed=(0,)))
     assert inbox.done[-1].failed == ()
+
+
+def test_a_row_that_follows_a_grammar_fails_alone() -> None:
+    made, inbox, _ = executor()
+    constrained = replace(new_row(0, 3, prompt_logprobs=1), constraint=Constraint(b"digest", b"network"))
+    also = replace(new_row(2, 3), constraint=Constraint(b"digest", b"network"))
+    made.receive(step(1, (0, 1, 2), (3, 3, 3), added=(constrained, new_row(1, 3), also)))
+    (done,) = inbox.done
+    assert done.rows.tolist() == [1]
+    assert [row for row, _ in done.failed] == [0, 2]
+    assert "grammar" in dict(done.failed)[2]
 
 
 LATENCY = StepLatency(base_s=1.0, per_token_s=0.1, per_context_s=0.01, per_row_s=0.001, gap_s=0.5, gap_per_row_s=0.25)

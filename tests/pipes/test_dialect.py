@@ -20,6 +20,7 @@ from asyncpage.messages import (
     CacheEvent,
     CacheEvents,
     Candidate,
+    Constraint,
     End,
     Expect,
     Granted,
@@ -155,17 +156,34 @@ SECRET_NAMES = chain_names(SECRET_BYTES, 2, salt="a secret")
 LOGPROBS = Logprobs(
     np.zeros(6, dtype=np.float32), column(*SECRET), column(*SECRET).reshape(6, 1), np.zeros((6, 1), dtype=np.float32)
 )
+GRAMMAR = Constraint(b"digest of secret", b"the secret grammar")
 ADMIT = Admit(
     RequestId(7),
     SECRET_BYTES,
     SECRET_NAMES,
     SECRET_SAMPLING,
-    RequestOptions(priority=3, deadline=2.5, cache_salt="a secret", label="chat-1"),
+    RequestOptions(
+        priority=3,
+        deadline=2.5,
+        cache_salt="a secret",
+        label="chat-1",
+        constraint=GRAMMAR,
+    ),
     (SECRET[:2], SECRET[2:]),
 )
 PREFIX = Prefix(b"a secret root", SECRET_BYTES, SECRET_NAMES)
 NEW_ROW = NewRow(
-    1, RequestId(7), SECRET_BYTES, 6, 0, (b"\x01\x00\x00\x00",), SECRET_SAMPLING, 5, SECRET[:2], (SECRET[2:4],)
+    1,
+    RequestId(7),
+    SECRET_BYTES,
+    6,
+    0,
+    (b"\x01\x00\x00\x00",),
+    SECRET_SAMPLING,
+    5,
+    SECRET[:2],
+    (SECRET[2:4],),
+    constraint=GRAMMAR,
 )
 DONE = StepDone(
     3, 1, column(1), column(6), column(*SECRET), LOGPROBS, (PromptLogprobs(1, 2, column(*SECRET), LOGPROBS),)
@@ -204,6 +222,7 @@ def test_an_input_reads_back_with_everything_that_decides() -> None:
     assert (read.request, read.options.priority, read.options.deadline, read.options.label) == (7, 3, 2.5, "chat-1")
     assert read.tokens == NAMES.of_bytes(SECRET_BYTES)
     assert len(read.names) == len(SECRET_NAMES)
+    assert read.options.constraint == Constraint(bytes.fromhex(NAMES.of_word(GRAMMAR.digest.hex())), b"")
     assert read.options.cache_salt == NAMES.of_word("a secret") != ""
     assert read.sampling == SamplingParams(
         n=2,
@@ -227,6 +246,7 @@ def test_what_a_replay_writes_of_the_same_decision_is_the_same() -> None:
     renamed = NewRow(
         1, RequestId(7), NAMES.of_bytes(SECRET_BYTES), 6, 0, NEW_ROW.tables,
         READING.unpack(Admit, DIALECT.pack(ADMIT)).sampling, 5, NAMES.of_ids(SECRET[:2]), (NAMES.of_ids(SECRET[2:4]),),
+        constraint=READING.unpack(Admit, DIALECT.pack(ADMIT)).options.constraint,
     )  # fmt: skip
     recorded = DIALECT.pack(Step(3, 1, column(1), column(6), added=(NEW_ROW,)))
     assert READING.pack(Step(3, 1, column(1), column(6), added=(renamed,))) == recorded

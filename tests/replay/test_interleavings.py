@@ -18,6 +18,7 @@ from asyncpage.house import Text, build
 from asyncpage.messages import (
     Admit,
     Cancel,
+    Constraint,
     Drain,
     Ended,
     ExecutorGone,
@@ -141,7 +142,10 @@ class Interleaved:
             n=chance.choice((1, 1, 2)), max_tokens=chance.randint(0, 20), prompt_logprobs=chance.choice((None, None, 1))
         )
         deadline = self.clock.now() + chance.random() * 9 if chance.random() < 0.2 else None
-        options = RequestOptions(chance.randrange(3), deadline, salt, use_cache, echo=chance.random() < 0.1)
+        constraint = Constraint(bytes([chance.randrange(3)] * 16), b"network") if chance.random() < 0.2 else None
+        options = RequestOptions(
+            chance.randrange(3), deadline, salt, use_cache, echo=chance.random() < 0.1, constraint=constraint
+        )
         first = self.requests + 1
         self.requests += sampling.n
         return Admit(RequestId(first), tokens, names, sampling, options)

@@ -98,6 +98,7 @@ class EchoEngine:
         self.max_queue = 10**6
         self.max_requests = 10**6
         self.is_hung = False
+        self.compiling = 0
         self.submitted: list[tuple[Prompt, SamplingParams, RequestOptions]] = []
         self.tokenized: list[Prompt] = []
         self.cancelled: list[RequestId] = []
@@ -123,7 +124,15 @@ class EchoEngine:
         return first
 
     async def compile_grammar(self, source: GrammarSource) -> Constraint:
-        """Compiles nothing, and refuses what says so."""
+        """Compiles nothing, refuses what says so, and never ends for what says that."""
+        if source.text == "for ever":
+            self.compiling += 1
+            self._changed.set()
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                self.compiling -= 1
+                self._changed.set()
         if source.text == "refused":
             raise RequestError("it cannot be", param="properties.a", code="unsupported")
         return Constraint(source.kind.encode(), source.text.encode())

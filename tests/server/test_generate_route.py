@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from asyncpage.errors import Failure
+from asyncpage.messages import Constraint
 from asyncpage.server.chunk_writer import ChunkWriter
 from asyncpage.server.collector import Collector
 
@@ -436,3 +437,39 @@ async def test_no_call_is_taken_in_any_other_state_than_ready(site, state: str) 
         assert int(answer.headers["Retry-After"]) >= 1
         assert (await answer.json())["error"]["code"] == state
     assert not site.engine.submitted
+
+
+# --- structured output -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_what_an_answer_must_follow_is_compiled_and_goes_to_the_engine(site, path: str, stream: bool) -> None:
+    asked = {"prompt": "a"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "a"}]}
+    await site.complete(prompt="a")
+    fields = {**asked, "structured_outputs": {"regex": "a+"}}
+    if stream:
+        await site.stream(path, **fields)
+    else:
+        assert (await site.post(path, fields))[0] == 200
+    assert [options.constraint for _, _, options in site.engine.submitted] == [None, Constraint(b"regex", b"a+")]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_grammar_that_is_refused_is_a_status_also_for_a_stream(site, stream: bool) -> None:
+    schema = {"json_schema": {"schema": "refused"}, "type": "json_schema"}
+    body = {"messages": [{"role": "user", "content": "a"}], "stream": stream, "response_format": schema}
+    status, answer = await site.post("/v1/chat/completions", body)
+    assert status == 400
+    assert answer["error"]["param"] == "response_format.json_schema.schema.properties.a"
+    assert answer["error"]["code"] == "unsupported"
+    assert site.engine.submitted == []
+
+
+async def test_a_client_that_leaves_while_its_grammar_is_compiled_leaves_nothing(site) -> None:
+    body = {"prompt": "a", "guided_regex": "for ever"}
+    asking = asyncio.ensure_future(site.post("/v1/completions", body))
+    await site.engine.until(lambda: site.engine.compiling)
+    asking.cancel()
+    await site.engine.until(lambda: not site.engine.compiling)
+    assert site.engine.submitted == []

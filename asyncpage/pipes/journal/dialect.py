@@ -113,7 +113,7 @@ def journal_dialect(names: Names, shapes: Mapping[str, tuple[str, ...]] | None =
         Int32: _ints,
         SamplingParams: sampling,
         Prefix: prefix,
-        Constraint: lambda value: (names.of_digest(value.digest), b""),
+        Constraint: lambda value: (bytes.fromhex(names.of_word(value.digest.hex())), b""),
         Logprobs: lambda value: _NO_LOGPROBS,
         (RequestOptions, "cache_salt"): names.of_word,
         (Admit, "tokens"): names.of_bytes,
