@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 
 import structlog
-from aiohttp import HttpVersion10, web
+from aiohttp import HttpVersion10, HttpVersion11, web
 from aiohttp.typedefs import Handler, Middleware
 
 from asyncpage.errors import Failure, RequestError
@@ -21,6 +21,8 @@ from asyncpage.server.failure import error_response, http_failure, internal_fail
 from asyncpage.server.identity import request_id
 from asyncpage.server.message_error import is_message_path, message_error
 from asyncpage.server.site_check import SiteCheck
+
+_VERSIONS = (HttpVersion10, HttpVersion11)
 
 log = structlog.get_logger("asyncpage.server")
 
@@ -45,11 +47,13 @@ async def envelope(request: web.Request, handler: Handler) -> web.StreamResponse
         log.exception("request.failed", request_id=request[REQUEST_ID], path=request.path)
         answer = _refusal(request, internal_failure())
     metrics.answered(_route(request), answer.status)
+    if answer.status >= 400 and _may_have_a_body_behind(request):
+        answer.force_close()
     return answer
 
 
 class Gate:
-    """Who may pass: host, preflight, origin, key, in this order.
+    """Who may pass: protocol, host, preflight, origin, key, in this order.
 
     `public`: resources that need no key. A path that no route has is none of them, so that a stranger learns nothing.
     """
@@ -62,8 +66,12 @@ class Gate:
     def middleware(self) -> Middleware:
         @web.middleware
         async def gate(request: web.Request, handler: Handler) -> web.StreamResponse:
-            if request.version < HttpVersion10:
-                raise RequestError("a request line ends with the version of HTTP, 1.0 or 1.1", code="bad_http")
+            if request.version not in _VERSIONS:
+                text = (
+                    f"HTTP/{request.version.major}.{request.version.minor} is not spoken here; a request line ends with "
+                    "the version of HTTP, 1.0 or 1.1"
+                )
+                raise RequestError(text, code="bad_http")
             self._sites.check_host(request)
             if is_preflight(request):
                 return answer_preflight(request, self._sites)
@@ -98,6 +106,12 @@ def _refusal(request: web.Request, failure: Failure) -> web.Response:
     if not is_message_path(request.path):
         return error_response(failure)
     return error_response(failure, body={**message_error(failure), "request_id": request[REQUEST_ID]})
+
+
+def _may_have_a_body_behind(request: web.Request) -> bool:
+    """A refused request that announced no body, of a kind that has one: what follows would be read as the next one."""
+    announced = "Content-Length" in request.headers or "Transfer-Encoding" in request.headers
+    return not announced and request.method not in ("GET", "HEAD", "OPTIONS")
 
 
 def _route(request: web.Request) -> str:

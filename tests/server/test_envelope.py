@@ -288,3 +288,15 @@ async def test_an_upload_that_trickles_is_given_up(site, monkeypatch) -> None:
 
 def test_the_status_of_a_client_that_left_is_for_logs_only() -> None:
     assert generate_route.CLIENT_GONE == 499
+
+
+async def test_a_refused_request_that_announced_no_body_is_the_last_of_its_connection(site) -> None:
+    """Its client may send one all the same, and that must not be read as another request."""
+    answer = await site.raw(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert status_of(answer) == 400
+    assert b"Connection: close" in answer
+
+
+async def test_a_version_that_nobody_speaks_is_refused(site) -> None:
+    answer = await site.raw(b"GET /health\r\nHost: localhost\r\n\r\n")  # a parser may take it for HTTP/0.9
+    assert b"400" in answer.split(b"\r\n")[0]
