@@ -41,7 +41,7 @@ PENALTIES: Table = {
 }
 
 TWO_CALLS = "".join(
-    "<tool_call>\n" + json.dumps({"name": "get_weather", "arguments": {"city": city}}, ensure_ascii=False) + "\n</tool_call>"
+    f"<tool_call>\n{json.dumps({'name': 'get_weather', 'arguments': {'city': city}}, ensure_ascii=False)}\n</tool_call>"
     for city in ("Tokyo", "Zürich 京")
 )
 
@@ -82,16 +82,21 @@ def split_scripts(text: str, count: int, seed: int) -> tuple[dict[str, Sequence[
     `count` 0 means two pieces. First pieces differ in length, so that no two scripts share one.
     """
     data = text.encode()
+    rng = Random(seed)
+    after: dict[bytes, bytes] = {}  # a piece goes on in one way only, whatever the script
     scripts: dict[str, Sequence[Piece]] = {}
-    firsts = range(1, len(data)) if count == 0 else Random(seed).sample(range(1, len(data) - 1), count)
-    for first in firsts:
-        cuts = [0, first, len(data)]
-        if count:
-            cuts.insert(2, Random(seed * 1000 + first).randint(first + 1, len(data) - 1))
-        scripts[f"@s{first};"] = [*(data[start:end] for start, end in pairwise(cuts)), EOS]
+    for first in range(1, len(data)) if count == 0 else rng.sample(range(1, len(data) - 1), count):
+        while True:
+            cuts = [0, first, *([rng.randint(first + 1, len(data) - 1)] if count else []), len(data)]
+            pieces = [data[start:end] for start, end in pairwise(cuts)]
+            steps = dict(pairwise([*pieces, b"the end"]))
+            if all(after.get(piece, following) == following for piece, following in steps.items()):
+                break
+        after |= steps
+        scripts[f"@s{first};"] = [*pieces, EOS]
     return scripts, list(scripts)
 
 
-def write_splits(folder: Path, text: str, count: int = 0, seed: int = 1, **more: object) -> Model:
+def write_splits(folder: Path, text: str, count: int = 0, seed: int = 1) -> Model:
     scripts, _ = split_scripts(text, count, seed)
     return write_chain(folder, scripts, template=TOOL_TEMPLATE, flags=("--tool-call-parser", "hermes"))

@@ -38,7 +38,7 @@ class RawReply:
 
     @property
     def statuses(self) -> list[int]:
-        return [int(found) for found in re.findall(rb"HTTP/1\.[01] (\d{3})", self.data)]
+        return [int(found) for found in re.findall(rb"HTTP/\d\.\d (\d{3}) ", self.data)]
 
 
 class Client:

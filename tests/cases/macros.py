@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -27,6 +27,9 @@ class Names:
     values: Mapping[str, str]
     vocab_size: int = 512
     ids: Mapping[str, int] = field(default_factory=dict)
+
+    def with_value(self, macro: str, value: str) -> Names:
+        return replace(self, values={**self.values, macro: value})
 
 
 def expand(value: Any, names: Names) -> Any:

@@ -26,20 +26,27 @@ class Oracle:
     def __init__(self, model: Model) -> None:
         raw = (model.folder / "model.safetensors").read_bytes()
         end = 8 + int.from_bytes(raw[:8], "little")
-        self._weights: dict[str, Matrix] = {}
+        self._model = model
+        self.weights: dict[str, Matrix] = {}
         for name, info in json.loads(raw[8:end]).items():
             first, last = info["data_offsets"]
             values = np.frombuffer(raw[end + first : end + last], "<f4").astype(np.float64)
-            self._weights[name] = values.reshape(info["shape"])
+            self.weights[name] = values.reshape(info["shape"])
 
         self._tokenizer = Tokenizer.from_file(str(model.folder / "tokenizer.json"))
+
+    def with_weights(self, weights: dict[str, Matrix]) -> Oracle:
+        """The same model with other numbers."""
+        other = Oracle(self._model)
+        other.weights = weights
+        return other
 
     def encode(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text).ids)
 
     def logits(self, tokens: Sequence[int]) -> Matrix:
         """[tokens, vocabulary]: what comes after each token."""
-        weights = self._weights
+        weights = self.weights
         hidden = weights["model.embed_tokens.weight"][list(tokens)].copy()
         for layer in range(2):
             prefix = f"model.layers.{layer}."

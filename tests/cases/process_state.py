@@ -82,7 +82,9 @@ def listening(pids: list[int]) -> set[str]:
             parts = line.split()
             if parts[9] in inodes and (parts[3] == "0A" or kind.startswith("udp")):
                 address, port = parts[1].rsplit(":", 1)
-                shown = ".".join(str(byte) for byte in reversed(bytes.fromhex(address))) if len(address) == 8 else address
+                shown = (
+                    ".".join(str(byte) for byte in reversed(bytes.fromhex(address))) if len(address) == 8 else address
+                )
                 found.add(f"{kind} {shown}:{int(port, 16)}")
     for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
         parts = line.split()

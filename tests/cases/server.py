@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,11 +61,22 @@ def environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(changes or {})}
 
 
-def attempt(model: Path | str, flags: Sequence[str], limit_s: float = 60.0, **more: object) -> Attempt:
-    """Start a server that is expected to end by itself. Errors: `TimeoutExpired` when it does not; it is gone then."""
+def attempt(
+    model: Path | str,
+    flags: Sequence[str],
+    limit_s: float = START_S,
+    *,
+    path: str | None = None,
+    before: Callable[[], None] | None = None,
+) -> Attempt:
+    """Start a server that is expected to end by itself. Errors: `TimeoutExpired` when it does not; it is gone then.
+
+    `path`: a folder to import from first. `before`: runs in the new process.
+    """
     started = time.monotonic()
+    env = environment() if path is None else environment({"PYTHONPATH": f"{path}:{ROOT}"})
     process = subprocess.Popen(
-        command(model, flags), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(), **more  # type: ignore[call-overload]
+        command(model, flags), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, preexec_fn=before
     )
     try:
         out, _ = process.communicate(timeout=limit_s)
@@ -91,19 +102,22 @@ class Server:
         arguments = ["--port", str(port), "--cpu-threads", "1", *model.flags, *flags]
         with log.open("ab") as out:
             self.process = subprocess.Popen(
-                command(model.folder, arguments, program), stdout=subprocess.PIPE, stderr=out, env=environment(env),
+                command(model.folder, arguments, program),
+                stdout=subprocess.PIPE,
+                stderr=out,
+                env=environment(env),
                 umask=umask,
             )
         assert self.process.stdout is not None
         line = self.process.stdout.readline().decode()
-        found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+        found = re.search(r"http://[0-9.]+:(\d+)", line)
         self.start_s = time.monotonic() - started
         if not found:
             code = self.process.wait(START_S)
             self.process.stdout.close()
             raise DidNotStart(Attempt(code, self.start_s, log.read_text(errors="replace")))
-        self.url = found[0]
         self.port = int(found[1])
+        self.url = f"http://127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int:

@@ -45,7 +45,9 @@ async def test_nothing_is_computed_for_a_client_that_left(suite: Suite, tiny_lon
             for after_s in (0.0, 0.3):  # queued or prefilling, and decoding
                 await run.client.leave(COMPLETIONS, body, after_s, how=how)
                 await _is_quiet(run)
-        await run.client.leave(COMPLETIONS, {**body, "prompt": {"$range": [3, 30000]}}, 0.3)  # in the middle of a prefill
+        await run.client.leave(
+            COMPLETIONS, {**body, "prompt": {"$range": [3, 30000]}}, 0.3
+        )  # in the middle of a prefill
         await _is_quiet(run)
         await run.client.leave(COMPLETIONS, {**body, "prompt": "x" * 100_000}, 0.3, how="upload")
         await _is_quiet(run)

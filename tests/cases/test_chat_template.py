@@ -42,14 +42,18 @@ async def test_contents_of_every_form_are_taken_or_refused_by_name(suite: Suite,
                 for message in messages
             ]
             assert parts.usage()["prompt_tokens"] >= await _prompt_tokens(run, fewer) + 3
-        assert unknown.status == 400 and "hologram" in unknown.error["message"]
-        assert number.status == 400 and number.error["param"] == "messages.0.content"
+        assert unknown.status == 400
+        assert "hologram" in unknown.error["message"]
+        assert number.status == 400
+        assert number.error["param"] == "messages.0.content"
 
 
 def _refusals(answers: list[Answer]) -> list[str]:
     """The messages of answers that are all clean refusals."""
     for answer in answers:
-        assert answer.status == 400 and b"Traceback" not in answer.body and b'File "' not in answer.body
+        assert answer.status == 400
+        assert b"Traceback" not in answer.body
+        assert b'File "' not in answer.body
     return [answer.error["message"] for answer in answers]
 
 
@@ -63,8 +67,11 @@ async def test_a_template_that_is_missing_or_refuses_is_the_requests_error(suite
     strict = suite.pool.model("strict-template", lambda folder: write_tiny(folder, chat_template=STRICT))
     async with suite.on(strict) as run:
         system, twice, none, wizard, roleless = _refusals(await run.table())
-        assert "no system role here" in system and "roles must alternate" in twice
-        assert "messages" in none and ("wizard" in wizard or "alternate" in wizard) and "role" in roleless
+        assert "no system role here" in system
+        assert "roles must alternate" in twice
+        assert "messages" in none
+        assert "wizard" in wizard or "alternate" in wizard
+        assert "role" in roleless
         assert (await run.client.complete(prompt="x", max_tokens=2)).status == 200
         assert (await run.client.chat("x", max_tokens=2)).status == 200
     broken = suite.pool.model("broken-template", lambda folder: write_tiny(folder, chat_template="{% for m in %}"))
@@ -72,7 +79,9 @@ async def test_a_template_that_is_missing_or_refuses_is_the_requests_error(suite
         async with suite.on(broken) as run:
             _refusals(await run.table())
     except DidNotStart as end:
-        assert end.attempt.code in (1, 2) and "template" in end.attempt.log and "Traceback" not in end.attempt.log
+        assert end.attempt.code in (1, 2)
+        assert "template" in end.attempt.log
+        assert "Traceback" not in end.attempt.log
 
 
 def write_with_bos(folder: Path) -> Model:
@@ -88,11 +97,14 @@ async def test_a_prompt_begins_with_one_beginning(suite: Suite) -> None:
         bos = model.ids["<s>"]
         seen = await run.client.chat("hi", max_tokens=1, prompt_logprobs=0)
         entries = seen.json["prompt_logprobs"]
-        assert entries[0] is None and all(str(bos) not in entry for entry in entries[1:])
+        assert entries[0] is None
+        assert all(str(bos) not in entry for entry in entries[1:])
         assert next(iter(entries[1])) == str(model.ids["<|user|>"])  # so the one entry before it is the beginning
         echoed = await run.client.complete(prompt="hi", max_tokens=0, echo=True, logprobs=0, skip_special_tokens=False)
         tokens = echoed.logprobs()["tokens"]
-        assert tokens[0] == "<s>" and tokens.count("<s>") == 1 and len(tokens) == text.usage()["prompt_tokens"]
+        assert tokens[0] == "<s>"
+        assert tokens.count("<s>") == 1
+        assert len(tokens) == text.usage()["prompt_tokens"]
         verbatim = await run.client.complete(prompt=[bos, bos, 10, 11], max_tokens=1)
         assert verbatim.usage()["prompt_tokens"] == 4
         if not run.lacks(bare, "add_special_tokens", "add_special_tokens"):

@@ -73,7 +73,8 @@ async def crowd_of(run: Run, count: int, body: dict[str, Any]) -> asyncio.subpro
         sys.executable, str(CROWD), str(run.server.port), str(count),
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    assert process.stdin is not None and process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout is not None
     process.stdin.write(json.dumps({"model": run.client.names.values["$M"], **body}).encode())
     process.stdin.close()
     await process.stdout.readline()
@@ -112,7 +113,8 @@ async def _under_pressure(run: Run, oracle: Oracle, **more: Any) -> None:
     answers = await asyncio.gather(*(one(request) for request in range(40)))
     for request, answer in enumerate(answers):
         for index in range(more.get("n", 1)):
-            assert answer.finish(index) == "length" and len(answer.token_ids(index)) == 120
+            assert answer.finish(index) == "length"
+            assert len(answer.token_ids(index)) == 120
             oracle.check_greedy(prompt_of(request, 60), answer.token_ids(index))
     moments = sorted(moment for answer in answers for moment in answer.arrivals)
     assert max(after - earlier for earlier, after in pairwise(moments)) < 5 * run.suite.slack
@@ -148,11 +150,14 @@ async def test_a_request_that_cannot_fit_ends_and_stands_in_nobodys_way(suite: S
             waiting = asyncio.ensure_future(run.request(request))
             await asyncio.sleep(0)
             small = await run.client.complete(prompt=[3, 4, 5, 6, 7], max_tokens=4, stream=True)
-            assert small.first_s is not None and small.first_s < 2 * suite.slack and not small.failed
+            assert small.first_s is not None
+            assert small.first_s < 2 * suite.slack
+            assert not small.failed
             answer = await waiting
             if request["json"]["max_tokens"] == 1:
                 assert answer.status == 400
-                assert "300" in answer.error["message"] and "248" in answer.error["message"]  # 31 blocks of 8
+                assert "300" in answer.error["message"]
+                assert "248" in answer.error["message"]
             else:
                 assert answer.status != 200 or answer.finish() == "length"
                 assert answer.status == 200 or answer.error["message"]

@@ -21,18 +21,21 @@ async def test_log_probabilities_have_the_shapes_of_the_api(suite: Suite, tiny: 
         assert len(content) == three.usage()["completion_tokens"] == 6
         assert b"".join(bytes(entry["bytes"]) for entry in content).decode("utf-8", "replace") == three.text()
         for entry in content:
-            assert len(entry["top_logprobs"]) == 3 and entry["logprob"] <= 0
+            assert len(entry["top_logprobs"]) == 3
+            assert entry["logprob"] <= 0
             assert set(entry) == {"token", "logprob", "bytes", "top_logprobs"}
             best = entry["top_logprobs"][0]
             assert (best["token"], best["logprob"]) == (entry["token"], entry["logprob"])  # greedy
-        assert unasked.status == 400 and unasked.error["param"] == "top_logprobs"
+        assert unasked.status == 400
+        assert unasked.error["param"] == "top_logprobs"
         assert streamed.logprobs()["content"] == content
         chosen = completion.logprobs()
         assert [list(table) for table in chosen["top_logprobs"]] == [[token] for token in chosen["tokens"]]
         assert [list(table.values()) for table in chosen["top_logprobs"]] == [[p] for p in chosen["token_logprobs"]]
         unlikely = await run.client.complete(prompt="hello", logprobs=2, max_tokens=8, temperature=2, seed=5)
         for token, table in zip(unlikely.logprobs()["tokens"], unlikely.logprobs()["top_logprobs"], strict=True):
-            assert token in table and len(table) in (2, 3)
+            assert token in table
+            assert len(table) in (2, 3)
 
 
 @covers("LPB-03")
@@ -42,7 +45,9 @@ async def test_masked_tokens_leave_the_answer_readable(suite: Suite, tiny: Model
         whole, streamed, filtered = await run.table()
         assert filtered.status == 200
         answers = [filtered]
-        masked = await run.client.complete(prompt="q", max_tokens=3, logprobs=5, allowed_token_ids=[7, 8], ignore_eos=True)
+        masked = await run.client.complete(
+            prompt="q", max_tokens=3, logprobs=5, allowed_token_ids=[7, 8], ignore_eos=True
+        )
         answers.append(masked)
         if not run.lacks(whole, "structured output", "structured_outputs"):
             assert whole.text() in ("yes", "no") or whole.finish() == "length"
@@ -62,7 +67,8 @@ async def test_the_number_of_log_probabilities_has_a_cap_and_the_cap_is_cheap(su
             assert answer.error["param"] in ("logprobs", "prompt_logprobs", "top_logprobs")
         for name in ("logprobs", "prompt_logprobs"):
             over = await run.client.complete(prompt="x", max_tokens=1, **{name: CAP + 1})
-            assert over.status == 400 and str(CAP) in over.error["message"]
+            assert over.status == 400
+            assert str(CAP) in over.error["message"]
         run.growth = 200 << 20
         before = [memory_bytes(pid) for pid in run.server.family()]
         longest = {"prompt": {"$range": [3, 2049]}, "max_tokens": 1, "logprobs": CAP, "prompt_logprobs": CAP}

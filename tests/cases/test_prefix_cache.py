@@ -46,7 +46,8 @@ async def test_a_prompt_that_is_cached_whole_gives_the_same_answer(suite: Suite,
                 again = await run.client.post(request["path"], {**fields, "max_tokens": 1})
                 assert _same(one, again)
                 echo = [await run.client.post(request["path"], {**fields, "echo": True}) for _ in range(2)]
-                assert _same(*echo) and len(echo[0].logprobs()["tokens"]) == length + 3
+                assert _same(*echo)
+                assert len(echo[0].logprobs()["tokens"]) == length + 3
 
 
 def blocks_of_four(count: int) -> list[list[int]]:
@@ -97,16 +98,16 @@ async def test_no_prompt_finds_what_another_has_computed(suite: Suite, tiny: Mod
 
 
 @covers("PFX-02")
-async def test_answers_stay_right_when_every_block_has_the_same_hash(
-    suite: Suite, tiny: Model, oracle: Oracle
-) -> None:
+async def test_answers_stay_right_when_every_block_has_the_same_hash(suite: Suite, tiny: Model, oracle: Oracle) -> None:
     """Tokens are compared on a hit, so a weak hash costs hits and never an answer."""
     async with suite.on(tiny, how={"program": "weak_hash_server.py"}) as run:
         prompts = [*blocks_of_four(80)[:40], *([7 + n, 8, 9, *range(40, 60)] for n in range(10))]
         for _ in range(2):
             answers = await asyncio.gather(
                 *(
-                    run.client.complete(prompt=prompt, max_tokens=4, temperature=0, return_token_ids=True, ignore_eos=True)
+                    run.client.complete(
+                        prompt=prompt, max_tokens=4, temperature=0, return_token_ids=True, ignore_eos=True
+                    )
                     for prompt in prompts
                 )
             )

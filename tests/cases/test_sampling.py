@@ -35,7 +35,9 @@ async def test_temperature_zero_is_the_arg_max_whatever_else_is_asked(
 @covers("SMP-01")
 async def test_of_equal_logits_the_lowest_id_wins_every_time(suite: Suite) -> None:
     async with suite.on(suite.pool.model("many", write_many)) as run:
-        table = [{key: value for key, value in request["json"].items() if key != "prompt"} for request in run.case.requests]
+        table = [
+            {key: value for key, value in request["json"].items() if key != "prompt"} for request in run.case.requests
+        ]
         texts = set()
         for _ in range(25 if suite.thorough else 4):
             answers = await asyncio.gather(*(run.client.post(COMPLETIONS, {**one, "prompt": "@tie"}) for one in table))
@@ -108,7 +110,8 @@ async def test_penalties_follow_their_closed_forms_cold_and_from_the_cache(suite
                 fields = {"prompt": "".join(prompt), "temperature": 0, "max_tokens": 4, "logprobs": 5, name: value,
                           "return_token_ids": True, "cache_salt": f"{name}{start}"}  # fmt: skip
                 cold, warm = [await run.client.complete(**fields) for _ in range(2)]
-                assert cold.cached_tokens() == 0 and warm.cached_tokens() > 0
+                assert cold.cached_tokens() == 0
+                assert warm.cached_tokens() > 0
                 ids = run.client.names.ids
                 expected = _penalised(start, prompt, 4, **{name.partition("_")[0]: value})
                 assert cold.token_ids() == warm.token_ids() == [ids[piece] for piece in expected]
@@ -155,15 +158,20 @@ def write_no_end(folder: Path) -> Model:
 async def test_no_end_comes_before_min_tokens(suite: Suite) -> None:
     async with suite.on(suite.pool.model("two-ends", write_two_ends), scripted=True) as run:
         for answer in await run.table():
-            assert answer.status == 200 and answer.usage()["completion_tokens"] >= 6
-        plain = [await run.client.complete(prompt=prompt, temperature=0, max_tokens=10) for prompt in ("@eos1", "@eos2")]
+            assert answer.status == 200
+            assert answer.usage()["completion_tokens"] >= 6
+        plain = [
+            await run.client.complete(prompt=prompt, temperature=0, max_tokens=10) for prompt in ("@eos1", "@eos2")
+        ]
         assert [(one.text(), one.finish()) for one in plain] == [("a", "stop"), ("b", "stop")]
         more = await run.client.complete(prompt="@eos1", min_tokens=11, max_tokens=10)
-        assert more.status == 400 and more.error["param"] == "min_tokens"
+        assert more.status == 400
+        assert more.error["param"] == "min_tokens"
     async with suite.on(suite.pool.model("no-end", write_no_end), scripted=True) as run:
         for request in run.case.requests:
             answer = await run.client.post(COMPLETIONS, {**request["json"], "prompt": "pad @eos1"})
-            assert answer.status == 200 and answer.usage()["completion_tokens"] == 10
+            assert answer.status == 200
+            assert answer.usage()["completion_tokens"] == 10
 
 
 @covers("SMP-10")
@@ -173,16 +181,19 @@ async def test_max_tokens_at_its_edges(suite: Suite, tiny: Model) -> None:
         assert (echoed.text(), echoed.usage()["completion_tokens"]) == ("Your answer: Yes", 0)
         assert (empty.text(), empty.usage()["completion_tokens"], empty.finish()) == ("", 0, "length")
         for answer in (null, absent, huge):
-            assert answer.status == 200 and answer.usage()["total_tokens"] <= 64
+            assert answer.status == 200
+            assert answer.usage()["total_tokens"] <= 64
         for answer in bad:
-            assert answer.status == 400 and answer.error["param"] == "max_tokens"
+            assert answer.status == 400
+            assert answer.error["param"] == "max_tokens"
         long = await run.client.complete(prompt="Your answer: Yes", max_tokens=1000000, ignore_eos=True)
         assert (long.usage()["total_tokens"], long.finish()) == (64, "length")
         chat = await run.client.chat("hi", max_tokens=1000000, ignore_eos=True)
         assert (chat.usage()["total_tokens"], chat.finish()) == (64, "length")
         for value in (0, -1, 1.5, "5", 2**63):
             answer = await run.client.chat("hi", max_tokens=value)
-            assert answer.status == 400 and answer.error["param"] == "max_tokens"
+            assert answer.status == 400
+            assert answer.error["param"] == "max_tokens"
         for null_like in ({"max_tokens": None}, {}):
             assert (await run.client.chat("hi", **null_like)).status == 200
 
@@ -194,18 +205,22 @@ async def test_a_prompt_past_the_context_is_a_real_400_with_both_lengths(suite: 
         lengths = [length for length in (63, 64, 65, 640) for _ in range(2)]
         for length, answer in zip(lengths, answers, strict=True):
             if length == 63:
-                assert not answer.failed and answer.finish() == "length"
+                assert not answer.failed
+                assert answer.finish() == "length"
             else:
-                assert answer.status == 400 and not answer.is_stream
+                assert answer.status == 400
+                assert not answer.is_stream
                 assert answer.error["code"] == "context_length_exceeded"
-                assert str(length) in answer.error["message"] and "64" in answer.error["message"]
+                assert str(length) in answer.error["message"]
+                assert "64" in answer.error["message"]
         assert answers[0].usage() | {"prompt_tokens": 63, "completion_tokens": 1} == answers[0].usage()
         for text in ("a b c d e f g " * 20,):
             for path, fields in ((COMPLETIONS, {"prompt": text}),
                                  (CHAT, {"messages": [{"role": "user", "content": text}]})):  # fmt: skip
                 for stream in (False, True):
                     answer = await run.client.post(path, {"model": "$M", "max_tokens": 1, "stream": stream, **fields})
-                    assert answer.status == 400 and answer.error["code"] == "context_length_exceeded"
+                    assert answer.status == 400
+                    assert answer.error["code"] == "context_length_exceeded"
         cut = await run.client.complete(prompt={"$range": [5, 69]}, max_tokens=1, truncate_prompt_tokens=20)
         assert cut.usage()["prompt_tokens"] == 20
 

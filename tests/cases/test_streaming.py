@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import signal
+from os.path import commonpath
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -34,7 +35,8 @@ async def test_a_character_that_cannot_complete_costs_itself_only(suite: Suite) 
         cut, bad = await run.table()
         assert (cut.finish(), cut.done, cut.text()) == ("length", 1, "A" + BAD)
         last = [piece for piece in cut.pieces() if piece][-1]
-        assert BAD in last and BAD not in "".join(cut.pieces()).removesuffix(last)
+        assert BAD in last
+        assert BAD not in "".join(cut.pieces()).removesuffix(last)
         assert (bad.finish(), bad.text()) == ("stop", f"C{BAD} ok")
 
 
@@ -56,7 +58,9 @@ async def test_a_stop_string_that_ends_inside_a_token_cuts_there(suite: Suite) -
         assert texts == ["one", "one tw", "one", "one tw"]
         for stop in (["wo", " tw"], [" tw", "wo"]):
             for stream in (False, True):
-                answer = await run.client.complete(prompt="@words", stop=stop, temperature=0, max_tokens=9, stream=stream)
+                answer = await run.client.complete(
+                    prompt="@words", stop=stop, temperature=0, max_tokens=9, stream=stream
+                )
                 assert (answer.text(), answer.stop_reason()) == ("one", " tw")
 
 
@@ -92,8 +96,8 @@ async def test_leading_spaces_are_neither_dropped_nor_doubled(suite: Suite) -> N
 @covers("STR-07")
 async def test_a_sentencepiece_tokenizer_keeps_its_first_space(suite: Suite, tiny: Model) -> None:
     """Not supported yet: such a model is refused by the name of its part."""
-    from tests.cases.server import DidNotStart
     from tests.cases.sentencepiece import write_sentencepiece
+    from tests.cases.server import DidNotStart
 
     model = suite.pool.model("sentencepiece", write_sentencepiece)
     try:
@@ -103,7 +107,8 @@ async def test_a_sentencepiece_tokenizer_keeps_its_first_space(suite: Suite, tin
                     answer = await run.client.complete(prompt=prompt, temperature=0, max_tokens=9, stream=stream)
                     assert answer.text() == text
     except DidNotStart as end:
-        assert "is not supported; supported is" in end.attempt.log and end.attempt.code != 0
+        assert "is not supported; supported is" in end.attempt.log
+        assert end.attempt.code != 0
         suite.note("SentencePiece-style tokenizers")
 
 
@@ -112,10 +117,13 @@ async def test_usage_comes_in_one_last_chunk_when_asked_for_and_only_then(suite:
     async with suite.on(tiny) as run:
         *unasked, asked, unstreamed = await run.table()
         for answer in unasked:
-            assert answer.text() and not any(event.get("usage") for event in answer.events)
+            assert answer.text()
+            assert not any(event.get("usage") for event in answer.events)
             assert all(event["choices"] for event in answer.events)
         with_usage = [event for event in asked.events if event.get("usage")]
-        assert len(with_usage) == 1 and with_usage[0] is asked.events[-1] and with_usage[0]["choices"] == []
+        assert len(with_usage) == 1
+        assert with_usage[0] is asked.events[-1]
+        assert with_usage[0]["choices"] == []
         usage = asked.usage()
         assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
         assert usage["completion_tokens"] == 5
@@ -124,7 +132,8 @@ async def test_usage_comes_in_one_last_chunk_when_asked_for_and_only_then(suite:
         assert {key: usage[key] for key in usage if key.endswith("tokens")} == {
             key: whole[key] for key in whole if key.endswith("tokens")
         }
-        assert unstreamed.status == 400 and unstreamed.error["param"] == "stream_options"
+        assert unstreamed.status == 400
+        assert unstreamed.error["param"] == "stream_options"
 
 
 @covers("STR-10")
@@ -177,7 +186,7 @@ async def test_four_hundred_streams_carry_their_own_text_only(suite: Suite) -> N
     async with suite.on(suite.pool.model("many", write_many), max_queue=1024, scripted=True) as run:
         run.growth = 64 << 20  # four hundred connections at once leave the allocator with more
         ids = _check_crowd(await _crowd(run, random.Random(11), aborted=0.25))
-        assert min(len(os.path.commonprefix([id, other])) for id in ids for other in ids) < 12
+        assert min(len(commonpath([id, other])) for id in ids for other in ids) < 12
         assert all(len(id.partition("-")[2]) >= 16 for id in ids)
 
 

@@ -1,7 +1,7 @@
 """What became of a case: passed, refused or failed, kept apart from pytest's own outcomes.
 
-A test reports through its item's `user_properties`, which reach the terminal also from another process; `tests/conftest.py`
-prints the count at the end.
+A test reports through its item's `user_properties`, which reach the terminal also from another process;
+`tests/conftest.py` prints the count at the end.
 
 INVARIANT: only a feature that `MAY_LACK` names for the case can be refused; any other refusal fails the test.
 """
