@@ -17,7 +17,7 @@ from tests.cases import verdict
 ON_REQUEST: Mapping[str, str] = {
     "long": "tests that take minutes: more repeats, rarer cases, soaks",
 }
-"""Markers of tests that are left out unless the option of the same name is given; `scripts/test --long` passes it on."""
+"""Markers of tests that are left out unless the option of the same name is given: `scripts/test --long`."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -67,10 +67,8 @@ class Gate:
         @web.middleware
         async def gate(request: web.Request, handler: Handler) -> web.StreamResponse:
             if request.version not in _VERSIONS:
-                text = (
-                    f"HTTP/{request.version.major}.{request.version.minor} is not spoken here; a request line ends with "
-                    "the version of HTTP, 1.0 or 1.1"
-                )
+                spoken = f"HTTP/{request.version.major}.{request.version.minor}"
+                text = f"{spoken} is not spoken here; a request line ends with the version of HTTP, 1.0 or 1.1"
                 raise RequestError(text, code="bad_http")
             self._sites.check_host(request)
             if is_preflight(request):

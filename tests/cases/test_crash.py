@@ -75,7 +75,7 @@ async def test_an_executor_that_is_killed_costs_a_pause_and_no_token(suite: Suit
             await until(lambda: _ready(run), START_S)
             assert time.monotonic() - killed < START_S
             assert not is_alive(victim)
-            assert not os.path.exists(f"/proc/{victim}")
+            assert not os.path.exists(f"/proc/{victim}")  # noqa: ASYNC240 - it is memory
             for request, answer in enumerate(await crowd if crowd else ()):
                 if answer.status == 503:  # it came while the executor was away: told so at once, with a time
                     assert "Retry-After" in answer.headers
