@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any, Protocol
 
 from asyncpage.grammar.formats import format_texts
@@ -72,7 +73,7 @@ def _number_passes(number: Decimal, shape: Shape) -> bool:
         return False
     if high is not None and (number > high[0] or (high[1] and number == high[0])):
         return False
-    return all(number % step == 0 for step in shape.multiples)
+    return all(Fraction(number) % Fraction(step) == 0 for step in shape.multiples)
 
 
 def _list_passes(items: list[Any], shape: Shape, resolver: Resolver) -> bool:

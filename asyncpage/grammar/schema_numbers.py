@@ -16,6 +16,7 @@ from asyncpage.grammar.decimals import common_multiple, multiples, scaled, withi
 from asyncpage.grammar.dfa import both, minimal
 from asyncpage.grammar.json_text import MAX_INT_DIGITS, JsonText
 from asyncpage.grammar.nfa import Nfa
+from asyncpage.grammar.refusal import too_large
 from asyncpage.grammar.schema_assertions import Limit
 from asyncpage.grammar.schema_shape import Shape
 
@@ -29,6 +30,11 @@ def write_number(json: JsonText, shape: Shape, *, is_whole: bool, source: int, t
     if low is None and high is None and not steps:
         (json.any_integer if is_whole else json.any_number)(source, target)
         return
+    far = 10**MAX_BOUND_DIGITS
+    for limit, is_far in ((low, low is not None and low[0] > far), (high, high is not None and high[0] < -far)):
+        if is_far:
+            path = next(one.path for one in shape.assertions if limit in (one.low, one.high))
+            raise too_large(f"a bound may have at most {MAX_BOUND_DIGITS} digits before the point", path)
     step = reduce(common_multiple, (Fraction(one) for one in sorted(steps))) if steps else None
     numbers = _numbers(low, high, step, is_whole)
     key = ("number", low, high, step, is_whole)

@@ -172,6 +172,7 @@ HOSTILE: dict[str, tuple[GrammarKind, str]] = {
         json.dumps({"type": "string", "allOf": [{"pattern": f"a{i}.*b{i}"} for i in range(30)]}),
     ),
     "a large step": ("json_schema", json.dumps({"type": "integer", "multipleOf": 1_999})),
+    "a far bound": ("json_schema", '{"type": "integer", "minimum": ' + "9" * 399 + "}"),
     "many branches": (
         "json_schema",
         json.dumps({"oneOf": [{"type": "object", "properties": {"k": {"const": i}}} for i in range(200)]}),

@@ -97,6 +97,7 @@ def test_a_valid_value_is_taken_in_every_layout_and_what_is_written_is_valid(
         ({"enum": ["a", 1, None, {"x": [1, 2]}]}, ["a", 1, None, {"x": [1, 2]}], [2, {"x": []}, {}]),
         ({"enum": ["a", "bb", 7], "type": "string", "minLength": 2}, ["bb"], ["a", 7]),
         ({"enum": [1, 2.0, 3], "maximum": 2}, [1, 2], [3]),
+        ({"enum": [1e300, 3, 4], "multipleOf": 3}, [3], [4]),
         ({"const": "é\n"}, ["é\n"], ["é"]),
         ({"const": True}, [True], [1, False]),
         ({"const": 1, "enum": [True, 1, 2]}, [1], [True, 2]),
