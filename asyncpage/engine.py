@@ -119,6 +119,7 @@ class AsyncEngine:
         self._death: str | None = None
         self._scheduler = boxes["scheduler"]
         self._supervisor = Supervisor(clock, self._died)
+        executor.on_gone = lambda error: self._died(executor.name, error)
         frontends = [boxes["frontend"]]
         for actor in (executor, *house.actors):
             self._supervisor.add(actor, boxes[actor.name], frontends)

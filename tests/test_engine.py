@@ -18,6 +18,7 @@ from asyncpage.executor.process import serve
 from asyncpage.messages import Finish, LogprobEntry, RequestId, RequestOptions, TokenPrompt
 from asyncpage.outputs import gather
 from asyncpage.pipes.launcher import ThreadLauncher
+from asyncpage.pipes.link import Link
 from asyncpage.testing.toy_runner import ToyRunner, toy_handshake, toy_tokens
 from asyncpage.text.byte_alphabet import CHARACTERS
 
@@ -163,6 +164,34 @@ async def test_an_actors_death_is_told_to_every_request_and_then_to_the_owner(en
     assert [finish.reason for finish in running.finishes] == ["error"]
     with pytest.raises(RequestError, match="the engine is dead"):
         submit(engine, Outcomes())
+
+
+async def test_an_executor_that_has_given_up_ends_the_engine(folder: Path) -> None:
+    """Nothing will ever run again, so the owner must hear of it: a supervisor of processes can start another one."""
+    told = asyncio.Event()
+    reasons: list[str] = []
+
+    def died(reason: str) -> None:
+        reasons.append(reason)
+        told.set()
+
+    def serve_once(link: Link) -> None:
+        if link.wait(None) is not None:  # the load; a second executor never gets as far
+            link.send(HANDSHAKE)
+            link.wait(None)
+
+    config = EngineConfig(model=str(folder), max_num_seqs=8, max_queue=4, max_restarts=0)
+    engine = await AsyncEngine.start(config, on_death=died, launcher=ThreadLauncher(serve_once))
+    running = Outcomes()
+    submit(engine, running)
+    while not running.finishes:
+        await running.change()
+    await told.wait()
+    assert running.finishes[0].reason == "error"
+    assert len(reasons) == 1
+    assert "--max-restarts is 0" in reasons[0]
+    assert engine.state == "dead"
+    await engine.stop()
 
 
 async def test_a_supervisor_that_ends_by_itself_leaves_nobody_waiting(engine: AsyncEngine) -> None:

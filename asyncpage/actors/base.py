@@ -85,6 +85,9 @@ class ExecutorEnd(Actor):
 
     name = "executor"
 
+    on_gone: Callable[[Exception], None] = staticmethod(lambda error: None)
+    """Called once it has given up; the scheduler has been sent `ExecutorGone`."""
+
     @property
     def state(self) -> str:
         """`ready` while steps are run; `gone` or `closed` when none will be again."""

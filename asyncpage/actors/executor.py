@@ -316,6 +316,7 @@ class ExecutorActor(ExecutorEnd):
         self._state = "gone"
         log.error("executor.gone", reason=reason)
         self._scheduler.send(ExecutorGone(reason))
+        self.on_gone(ExecutorError(reason))
 
     def _launch(self) -> None:
         self._state = "loading"
