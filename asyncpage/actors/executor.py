@@ -145,15 +145,14 @@ class ExecutorActor(ExecutorEnd):
                 raise UnknownMessage(self, message)
 
     def stats(self) -> Mapping[str, float]:
-        down, up = (0, 0) if self._running is None else self._running.link.crossed
+        crossed = (0, 0) if self._running is None else self._running.link.crossed
         return {
             **self._counts,
             "is_ready": float(self._state == "ready"),
             "losses_in_a_row": float(self._losses_in_a_row),
             "steps_in_flight": float(len(self._steps)),
             "epoch": float(self._steps.epoch),
-            "link_bytes_down": down,
-            "link_bytes_up": up,
+            **dict(zip(("link_bytes_down", "link_bytes_up"), crossed, strict=True)),
         }
 
     async def closed(self) -> None:
