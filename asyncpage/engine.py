@@ -113,6 +113,7 @@ class AsyncEngine:
         self._clock = clock
         self._compiler = GrammarCompiler()
         self._vocabulary = files.vocabulary
+        self._eos_ids = files.text.tokenizer.eos_ids
         self._is_taught = False  # whether the executor's end has the vocabulary
         self._executor_box = boxes["executor"]
         self._is_draining = False
@@ -222,7 +223,7 @@ class AsyncEngine:
         self._check_alive()
         check_mode(self.handshake.kind, self.pooling, sampling, options)
         if options.constraint is not None:
-            sampling.check_constrained()
+            sampling.check_constrained(self._eos_ids)
             self._teach()
         if not self.config.enable_prefix_caching or self.handshake.kind == "encoder":
             options = replace(options, use_cache=False)

@@ -52,14 +52,18 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
 
-    def check_constrained(self) -> None:
-        """Refuse what cannot go with a grammar, which says itself when an answer is over.
+    def check_constrained(self, eos_ids: tuple[int, ...] | None = None) -> None:
+        """Refuse what cannot go with a grammar, whose complete texts end with an end token.
 
-        Errors: `RequestError` (400) whose `param` is the field's name.
+        `eos_ids`: the model's, None where they are not known. Errors: `RequestError` (400) whose `param` is the field's
+        name.
         """
         if self.ignore_eos:
             text = "ignore_eos cannot go with structured output: a complete answer ends with an end token"
             raise RequestError(text, param="ignore_eos", code="unsupported")
+        if eos_ids == () and not self.stop_token_ids:
+            text = "structured output ends with an end token, and this model names none: give stop_token_ids"
+            raise RequestError(text, param="stop_token_ids")
 
     def check(self, vocab_size: int | None = None) -> None:
         """Refuse what cannot be done, naming the field.

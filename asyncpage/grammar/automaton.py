@@ -15,7 +15,7 @@ from collections.abc import Hashable
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncpage.grammar.configuration import Configurations, GrammarFull
+from asyncpage.grammar.configuration import Configurations, GrammarFull, GrammarLimit
 from asyncpage.grammar.lexicon import Lexicon
 from asyncpage.grammar.likeness import colours
 from asyncpage.grammar.masks import MaskCache
@@ -26,6 +26,8 @@ Int64 = NDArray[np.int64]
 
 DEAD = -1
 MAX_BYTES = 64 << 20  # of an automaton's states and kinds
+MAX_NEW_KINDS = 20_000  # that one mask may find out about: half a second, for which a whole step waits
+STATE_BYTES = 500  # what a state takes beside its kind, about
 
 _DEAD, _UNKNOWN = 0, -1
 _FEW = 4  # a level of which less than a quarter is reached is walked by its reached nodes alone
@@ -42,10 +44,10 @@ class Automaton:
         self._width = self._configurations.class_count
         self._class_of = self._configurations.classes.tolist()
         self._node_classes = self._configurations.classes[lexicon.bytes]
-        # By state: configurations, whether the text may end there, where each byte class leads as far as known, kind.
+        # By state: configurations, whether the text may end there, where byte classes lead as far as known, kind.
         self._cores: list[tuple[int, ...]] = [()]
         self._is_end: list[bool] = [False]
-        self._rows: list[list[int]] = [[_DEAD] * self._width]
+        self._rows: list[dict[int, int]] = [{}]
         self._kinds: list[int] = [_DEAD]
         self._states: dict[tuple[tuple[int, ...], bool], int] = {((), False): _DEAD}
         self._kernels: dict[tuple[int, ...], int] = {(): _DEAD}
@@ -54,6 +56,7 @@ class Automaton:
         self._colours = None if found is None else found.tolist()
         self._members: list[int] = [_DEAD]
         self._kind_ids: dict[Hashable, int] = {}
+        self._left = 0  # kinds that the mask under way may still find out about
         self._table: Int64 = np.zeros(64 * self._width, dtype=np.int64)
         self.start = self._state_of((self._configurations.start,)) or DEAD
 
@@ -65,7 +68,7 @@ class Automaton:
     @property
     def size_bytes(self) -> int:
         """What states and kinds take, about."""
-        return 8 * self._width * (len(self._cores) + len(self._members))
+        return STATE_BYTES * len(self._cores) + 8 * self._width * len(self._members)
 
     def advance(self, state: int, token: int) -> int:
         """Where a token leads, `DEAD` when it is not allowed. Errors: `GrammarLimit`."""
@@ -79,8 +82,8 @@ class Automaton:
         rows, class_of = self._rows, self._class_of
         for byte in data:
             byte_class = class_of[byte]
-            reached = rows[state][byte_class]
-            if reached == _UNKNOWN:
+            reached = rows[state].get(byte_class)
+            if reached is None:
                 kernel = self._configurations.move(self._cores[state], byte_class)
                 reached = rows[state][byte_class] = self._state_of(kernel)
             if reached == _DEAD:
@@ -115,6 +118,7 @@ class Automaton:
         children, parents = lexicon.children, lexicon.parents
         reached = np.zeros(len(lexicon), dtype=np.int64)  # the kind at each node, 0 where none is
         reached[0] = kind
+        self._left = MAX_NEW_KINDS
         before, total = 0, 1  # the first node of the level above; how many nodes are reached in all
         for first, end in zip(lexicon.levels, lexicon.levels[1:], strict=False):
             alive = int(np.count_nonzero(reached[before:first]))
@@ -181,13 +185,11 @@ class Automaton:
     def _fill(self, kind: int) -> None:
         """Find out where every byte class leads from a kind. Errors: `GrammarLimit`."""
         kinds = [_DEAD] * self._width
-        state = self._members[kind]
-        states = [_DEAD] * self._width
-        for low, high, kernel in self._configurations.moves(self._cores[state]):
-            target = self._state_of(kernel)
-            states[low : high + 1] = [target] * (high + 1 - low)
-            kinds[low : high + 1] = [self._kind_of(target)] * (high + 1 - low)
-        self._rows[state][:] = states
+        self._left -= 1
+        if self._left < 0:
+            raise GrammarLimit(f"the grammar asks for more than {MAX_NEW_KINDS} ways to go on at one place")
+        for low, high, kernel in self._configurations.moves(self._cores[self._members[kind]]):
+            kinds[low : high + 1] = [self._kind_of(self._state_of(kernel))] * (high + 1 - low)
         self._table[kind * self._width : (kind + 1) * self._width] = kinds
 
     def _state_of(self, kernel: tuple[int, ...]) -> int:
@@ -201,7 +203,7 @@ class Automaton:
             state = self._states[closure] = len(self._cores)
             self._cores.append(closure[0])
             self._is_end.append(closure[1])
-            self._rows.append([_UNKNOWN] * self._width)
+            self._rows.append({})
             self._kinds.append(_UNKNOWN)
         self._kernels[kernel] = state
         return state

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncpage.errors import AsyncpageError
-from asyncpage.grammar.network import Network
-from asyncpage.messages import Int32
+from asyncpage.grammar.network import Int32, Network
 
 STATE_BITS = 18  # MAX_STATES is below 2 ** 18
 _STATE = (1 << STATE_BITS) - 1

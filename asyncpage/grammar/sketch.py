@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from asyncpage.grammar.network import Network
-from asyncpage.messages import Int32
+from asyncpage.grammar.network import Int32, Network
 
 Edge = tuple[int, int, int]  # low, high, target
 Call = tuple[int, int]  # rule, target

@@ -70,3 +70,25 @@ def test_parameters_survive_the_wire_and_defaults_cost_nothing() -> None:
     )
     assert SamplingParams(**msgpack.unpackb(msgpack.packb(params.to_wire()), use_list=False)) == params
     assert SamplingParams().to_wire() == {}
+
+
+@pytest.mark.parametrize(
+    ("sampling", "eos_ids", "param"),
+    [
+        (SamplingParams(ignore_eos=True), (2,), "ignore_eos"),
+        (SamplingParams(ignore_eos=True, stop_token_ids=(3,)), None, "ignore_eos"),
+        (SamplingParams(), (), "stop_token_ids"),
+    ],
+)
+def test_what_never_ends_cannot_follow_a_grammar(
+    sampling: SamplingParams, eos_ids: tuple[int, ...] | None, param: str
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        sampling.check_constrained(eos_ids)
+    assert (caught.value.failure.status, caught.value.failure.param) == (400, param)
+
+
+def test_what_ends_may_follow_a_grammar() -> None:
+    SamplingParams().check_constrained()
+    SamplingParams(min_tokens=3).check_constrained((2,))
+    SamplingParams(stop_token_ids=(3,)).check_constrained(())

@@ -221,7 +221,10 @@ def test_a_grammar_past_a_bound_fails_its_row_alone(rows: Rows) -> None:
 
 def test_a_row_that_finds_its_automaton_full_goes_on_in_a_fresh_one(rows: Rows) -> None:
     either = network(any_of(text(b"ab" * 20), text(b"ba" * 20)))
-    with patch.object(automaton, "MAX_BYTES", 2_200), patch.object(module, "Automaton", wraps=module.Automaton) as made:
+    with (
+        patch.object(automaton, "MAX_BYTES", 30_000),
+        patch.object(module, "Automaton", wraps=module.Automaton) as made,
+    ):
         constraint = rows.learn(either)
         for row, letters in ((0, (1, 2)), (1, (2, 1))):
             rows.add(row, constraint)

@@ -263,3 +263,11 @@ def test_the_compilers_networks_are_walked_too() -> None:
     assert automaton.accepts(b"abacc")
     assert not automaton.accepts(b"abc")
     assert allowed(automaton, automaton.walk(automaton.start, b"ab"), 6) == [True, False, True, True, True, False]
+
+
+def test_a_mask_that_would_take_too_long_to_find_out_is_refused_alone() -> None:
+    vocabulary = [bytes([first, second, first]) for first in range(65, 75) for second in range(65, 75)]
+    automaton = Automaton(network(any_of(*map(text, vocabulary))), Lexicon(vocabulary))
+    with patch.object(automata, "MAX_NEW_KINDS", 5), pytest.raises(GrammarLimit, match="more than 5 ways"):
+        automaton.mask(automaton.start)
+    assert all(allowed(automaton, automaton.start, 100))
