@@ -22,7 +22,8 @@ MAX_DEPTH = 256  # deeper than any schema that people write, and parsed well wit
 MAX_DIGITS = 400  # a double's largest value has 309
 _MAX_EXPONENT = 308  # what a double holds
 
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+# A string; also one that never ends, so that a scan is linear whatever the text.
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _BRACKETS = str.maketrans({char: None for char in map(chr, range(128)) if char not in "[]{}"})
 
 

@@ -147,6 +147,12 @@ def test_a_schema_of_a_hundred_levels_is_compiled() -> None:
     assert walk.accepts(b"[" * 101 + b"]" * 101)
 
 
+def test_a_text_that_never_ends_is_scanned_once() -> None:
+    # A scan that starts again at every quotation mark would take minutes here.
+    with pytest.raises(RequestError, match="must be JSON"):
+        compile_source(GrammarSource("json_schema", '"\\' * 500_000))
+
+
 HOSTILE: dict[str, tuple[GrammarKind, str]] = {
     "5,000 levels": ("json_schema", nested('{"type":"array","items":', "{}", "}", 5_000)),
     "100,000 levels": ("json_schema", nested('{"anyOf":[', "{}", "]}", 100_000)),
