@@ -17,6 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -88,27 +89,25 @@ async def read_object(request: web.Request, max_bytes: int) -> JsonBody:
     return parse_object(raw)
 
 
-def parse_object(raw: bytes) -> JsonBody:
-    """Errors: `RequestError` 400 naming what is wrong with the body."""
+def parse_object(raw: bytes, what: str = "the request body") -> JsonBody:
+    """`what` it is, for errors: `RequestError` 400 naming what is wrong with it."""
     if not raw.strip():
-        raise invalid("the request body is empty; a JSON object is needed")
+        raise invalid(f"{what} is empty; a JSON object is needed")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise invalid(f"the request body is not UTF-8: {error.reason} at byte {error.start}") from None
-    _check_structure(raw)
+        raise invalid(f"{what} is not UTF-8: {error.reason} at byte {error.start}") from None
+    _check_structure(raw, what)
     if len(raw) > FEW_BYTES and _has_long_digits(raw) and _has_long_digits(_STRING.sub(b"", raw)):
-        raise invalid(f"the request body holds a number of more than {MAX_DIGITS} digits")
+        raise invalid(f"{what} holds a number of more than {MAX_DIGITS} digits")
     try:
-        body = json.loads(text, object_pairs_hook=_unique)
+        body = json.loads(text, object_pairs_hook=partial(_unique, what))
     except json.JSONDecodeError as error:
-        raise invalid(
-            f"the request body is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
-        ) from None
+        raise invalid(f"{what} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
     except ValueError:  # Python refuses to read integers of more than 4,300 digits
-        raise invalid("the request body holds a number with too many digits") from None
+        raise invalid(f"{what} holds a number with too many digits") from None
     if not isinstance(body, dict):
-        raise invalid(f"the request body must be a JSON object, got {kind_of(body)}")
+        raise invalid(f"{what} must be a JSON object, got {kind_of(body)}")
     is_suspect = any(word in raw for word in _NO_NUMBERS) or _SURROGATE.search(raw) is not None
     return JsonBody(body, is_suspect)
 
@@ -151,7 +150,7 @@ def _too_large(max_bytes: int) -> RequestError:
     return RequestError(text, status=413, code="request_too_large")
 
 
-def _check_structure(raw: bytes) -> None:
+def _check_structure(raw: bytes, what: str) -> None:
     """Refuse what is too deep or of too many parts, before any of it is built."""
     containers = raw.count(b"[") + raw.count(b"{")
     if containers <= MAX_DEPTH and raw.count(b'"') <= 2 * MAX_STRINGS and raw.count(b",") < MAX_VALUES:
@@ -160,24 +159,24 @@ def _check_structure(raw: bytes) -> None:
     brackets = bare.translate(None, _NO_BRACKETS)
     depths = accumulate(map(_DEPTH_CHANGE.__getitem__, brackets[: 2 * MAX_CONTAINERS]))
     if max(depths, default=0) > MAX_DEPTH:
-        raise invalid(f"the request body is nested more than {MAX_DEPTH} levels deep")
+        raise invalid(f"{what} is nested more than {MAX_DEPTH} levels deep")
     if strings > MAX_STRINGS:
-        raise invalid(f"the request body holds more than {MAX_STRINGS} strings")
+        raise invalid(f"{what} holds more than {MAX_STRINGS} strings")
     if brackets.count(b"[") + brackets.count(b"{") > MAX_CONTAINERS:
-        raise invalid(f"the request body holds more than {MAX_CONTAINERS} lists and objects")
+        raise invalid(f"{what} holds more than {MAX_CONTAINERS} lists and objects")
     if bare.count(b",") >= MAX_VALUES:
-        raise invalid(f"the request body holds more than {MAX_VALUES} values")
+        raise invalid(f"{what} holds more than {MAX_VALUES} values")
 
 
 def _has_long_digits(raw: bytes) -> bool:
     return _TOO_MANY_DIGITS in raw.translate(_DIGITS_ALIKE)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(what: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise invalid(f"the request body has the key {name[:100]!a} twice in one object", param=_safe(name[:100]))
+        raise invalid(f"{what} has the key {name[:100]!a} twice in one object", param=_safe(name[:100]))
     return found
 
 

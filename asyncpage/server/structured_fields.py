@@ -18,6 +18,7 @@ from asyncpage.server.call import Call
 from asyncpage.server.engine_port import Engine
 from asyncpage.server.failure import invalid
 from asyncpage.server.fields import Fields, shown, wrong_type
+from asyncpage.server.json_body import check_values, parse_object
 
 Asked = tuple[GrammarSource, str]
 
@@ -70,9 +71,7 @@ def _response_format(fields: Fields) -> Asked | None:
         case "json_object":
             # Other servers take a schema beside it; without effect it would be a broken promise.
             if wanted.value("schema") is not None:
-                return source_of("json_schema", wanted.value("schema"), "response_format.schema"), (
-                    "response_format.schema"
-                )
+                return _schema(wanted.value("schema"), "response_format.schema")
             return GrammarSource("json_object"), "response_format"
         case "json_schema":
             return _json_schema(wanted)
@@ -95,13 +94,14 @@ def read_json_schema(named: Fields) -> Asked:
     named.string("name", longest=MAX_NAME)
     named.value("description")
     named.boolean("strict")
-    param = named.name_of("schema")
-    return source_of("json_schema", named.required("schema"), param), param
+    return _schema(named.required("schema"), named.name_of("schema"))
 
 
 def _structured_outputs(fields: Fields) -> Asked | None:
     raw = fields.mapping("structured_outputs")
-    return None if raw is None else read_request(raw, "structured_outputs")
+    if raw is None:
+        return None
+    return read_request({**raw, "json": _parsed(raw.get("json"), "structured_outputs.json")}, "structured_outputs")
 
 
 def _older(fields: Fields) -> list[Asked]:
@@ -120,7 +120,7 @@ def _older(fields: Fields) -> list[Asked]:
                 param=name,
                 code="unsupported",
             )
-        found.append((source_of(KINDS[kind], value, name), name))
+        found.append(_schema(value, name) if kind == "json" else (source_of(KINDS[kind], value, name), name))
     return found
 
 
@@ -131,7 +131,28 @@ def _llama_cpp(fields: Fields) -> list[Asked]:
     if schema is not None:
         if not isinstance(schema, Mapping | bool | str):
             raise wrong_type("json_schema", "a JSON schema", schema)
-        found.append((source_of("json_schema", schema, "json_schema"), "json_schema"))
+        found.append(_schema(schema, "json_schema"))
     if fields.value("grammar") not in (None, ""):
         found.append((source_of("grammar", fields.value("grammar"), "grammar"), "grammar"))
     return found
+
+
+def _schema(value: Any, param: str) -> Asked:
+    return source_of("json_schema", _parsed(value, param), param), param
+
+
+def _parsed(value: Any, param: str) -> Any:
+    """A schema that comes as a text is read, as bounded as a body: it may become a part of a larger grammar."""
+    match value.strip() if isinstance(value, str) else None:
+        case None | "":
+            return value
+        case "true" | "false" as word:
+            return word == "true"
+        case text:
+            try:
+                schema = parse_object(text.encode("utf-8", "replace"), "the schema")
+                check_values(schema)
+            except RequestError as error:
+                path = ".".join(filter(None, (param, error.failure.param)))
+                raise invalid(f"{param}: {error.failure.message}", param=path) from None
+            return schema.fields
