@@ -61,3 +61,10 @@ def specimens(schema: Mapping[str, Any]) -> list[Any]:
             return [{}]
         case _:
             return [None]
+
+
+def check(value: Any, schema: Any) -> None:
+    """Errors: jsonschema's own unless `value` fits a schema of the document."""
+    from jsonschema import Draft202012Validator
+
+    Draft202012Validator({**schema, "components": DOCUMENT["components"]}).validate(value)

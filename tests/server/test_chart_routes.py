@@ -24,6 +24,7 @@ from asyncpage.pipes.traffic import Passed, StepMark
 from asyncpage.server.chart_frame import change, is_news, whole
 from asyncpage.server.index_comparison import MOST_BYTES, read_index_comparison
 from asyncpage.simulation.stand_in import simulated_handshake
+from tests.server.specimen import SCHEMAS, check
 
 BLOCKS = 5
 ROUTES = ("/events/chart", "/debug/block/1")
@@ -146,6 +147,8 @@ async def test_a_watcher_is_sent_the_whole_picture_and_then_what_changes(site, m
         assert (second["kind"], second["state"]) == ("change", "ready")
         assert page.shows(BUSY)
         assert len(b64decode(second["blocks"]["at"])) == 3 * 4, "three blocks differ"
+        for frame in (first, second):
+            check(frame, SCHEMAS["ChartEvent"])
     assert {key: page.about[key] for key in ("model", "device", "block_size", "comparison", "shows_tokens")} == {
         "model": "echo",
         "device": "simulated",
@@ -268,8 +271,10 @@ SEEN = {
 async def test_a_block_from_near_is_told_with_its_tokens(site) -> None:
     site.engine.sights[3] = SIGHT
     assert (await site.get("/debug/block/3")).json == SEEN
+    check(SEEN, SCHEMAS["BlockSight"])
     site.engine.sights[4] = replace(SIGHT, name=b"", parent=b"", tokens=b"", chain=(), holders=())
     blank = (await site.get("/debug/block/4")).json
+    check(blank, SCHEMAS["BlockSight"])
     assert (blank["name"], blank["parent"], blank["tokens"]) == (None, None, [])
 
 

@@ -6,12 +6,22 @@ INVARIANT: what needs no key says nothing of any request.
 from __future__ import annotations
 
 from asyncpage.server.openapi.part import STREAM, Part, operation, path_parameter
-from asyncpage.server.openapi.schema import Json, answer, integer, ref, string, word
+from asyncpage.server.openapi.schema import (
+    Json,
+    answer,
+    array,
+    integer,
+    number,
+    optional,
+    ref,
+    string,
+    word,
+)
+
+STATES = ("loading", "ready", "restarting", "draining", "dead")
 
 _SCHEMAS: dict[str, Json] = {
-    "Health": answer(
-        {"status": word("", "ok"), "state": word("", "loading", "ready", "restarting", "draining", "dead")}
-    ),
+    "Health": answer({"status": word("", "ok"), "state": word("", *STATES)}),
     "Ready": answer({"status": word("", "ready")}),
     "Load": answer({"server_load": integer("Calls that are open.")}),
     "Version": answer({"version": string()}),
@@ -28,6 +38,44 @@ _SCHEMAS: dict[str, Json] = {
         },
         "description": "In the words of vLLM's KV events, which routers read.",
     },
+    "BlockSight": answer(
+        {
+            "block": integer(),
+            "references": integer("Of requests that hold it."),
+            "name": optional(string("The hash under which the prefix cache finds it.")),
+            "parent": optional(string("The hash of the block before it.")),
+            "chain": array(integer(), "The blocks before it, from the beginning of the prompt; 0 where one is gone."),
+            "holders": array(
+                answer(
+                    {
+                        "row": integer(),
+                        "request": integer(),
+                        "id": string("Of the request's answer."),
+                        "group": integer("Of layers."),
+                        "index": integer("Of the block among the row's."),
+                    }
+                )
+            ),
+            "token_count": integer(),
+            "tokens": optional(
+                array(answer({"id": integer(), "text": string()}), "Null where --chart-tokens keeps them from view.")
+            ),
+        }
+    ),
+    "ChartEvent": answer(
+        {
+            "kind": word("The first event is whole; each later one tells what has changed since.", "whole", "change"),
+            "about": {"type": "object", "description": "Versions and sizes, which stay the same."},
+            "blocks": {"type": "object", "description": "Columns, as base64 of little-endian numbers."},
+            "rows": array(array(integer()), "Row and request of every row that is lived in."),
+            "at": number("Seconds of the server's clock."),
+            "state": word("", *STATES),
+            "boxes": {"type": "object", "description": "Mailboxes, by the actor that reads each."},
+            "stats": {"type": "object", "description": "Numbers, by actor."},
+            "steps": array(array(number()), "Number, time, rows, tokens and milliseconds of each step."),
+        },
+        leaves_out=("about", "blocks", "rows", "steps"),
+    ),
 }
 
 _PING = operation("ping", "Alive, for hosts that ask here", ref("Health"))
@@ -51,6 +99,24 @@ PART = Part(
                 ref("Explanation"),
                 parameters=[path_parameter("id", "The id of an answer.")],
                 errors=("404", "429", "503"),
+            )
+        },
+        "/debug/block/{block}": {
+            "get": operation(
+                "lookAtBlock",
+                "What a block of the KV pool holds, and who holds it",
+                ref("BlockSight"),
+                parameters=[path_parameter("block", "Its number, from 1.")],
+                errors=("404", "503"),
+            )
+        },
+        "/events/chart": {
+            "get": operation(
+                "followChart",
+                "A picture of the running engine, then what changes in it, as server-sent events",
+                ref("ChartEvent"),
+                media=STREAM,
+                errors=("429", "503"),
             )
         },
         "/events/kv": {
