@@ -30,7 +30,7 @@ __all__ = ["ReplyPlan", "Tool", "ToolUse", "plan_reply", "read_tools"]
 MAX_TOOLS = 512
 MAX_DESCRIPTION = 64 * 1024
 _ANY_PROMPT = ChatPrompt(({"role": "user", "content": ""},))
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+NAME = r"[A-Za-z0-9_-]{1,64}"
 
 Choice = Literal["none", "auto", "required", "named"]
 
@@ -234,7 +234,7 @@ def _read_name(function: Fields) -> str:
     name, path = function.required("name"), function.name_of("name")
     if not isinstance(name, str):
         raise wrong_type(path, "a string", name)
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(NAME, name):
         raise invalid(f"{path} must be 1 to 64 letters, digits, underscores and dashes, got {shown(name)}", param=path)
     return name
 

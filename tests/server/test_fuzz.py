@@ -77,6 +77,8 @@ def fitting(schema: Mapping[str, Any]) -> st.SearchStrategy[Any]:
 def _of_kind(schema: Mapping[str, Any], kind: str) -> st.SearchStrategy[Any]:
     low, high = schema.get("minimum"), schema.get("maximum")
     match kind:
+        case "string" if "pattern" in schema:
+            return st.sampled_from(schema["examples"]) | st.from_regex(schema["pattern"])
         case "string":
             return st.text(min_size=schema.get("minLength", 0), max_size=min(40, schema.get("maxLength", 40)))
         case "integer":
@@ -144,8 +146,8 @@ ENDS: Mapping[str, bytes] = {
     "/v1/responses": rb"event: response\.(completed|incomplete|failed)\n",
     "/v1/messages": rb"event: (message_stop|error)\n",
 }
-# The one stream that never ends by itself is left out.
-PATHS = [path for path in DOCUMENT["paths"] if path != "/events/kv"]
+# The streams that never end by themselves are left out.
+PATHS = [path for path in DOCUMENT["paths"] if path not in ("/events/kv", "/events/chart")]
 
 
 def encoded(body: Any) -> bytes:

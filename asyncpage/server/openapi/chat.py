@@ -72,6 +72,7 @@ _SCHEMAS: dict[str, Json] = {
             "logprobs": boolean("Show each token's log-probability.", examples=[True]),
             "top_logprobs": integer("And those of so many alternatives.", 0, MAX_TOP_LOGPROBS, examples=[2]),
             **tools.FIELDS,
+            "include_reasoning": boolean("False: leave out what the model thought first.", examples=[True]),
             **structured.FIELDS,
             **ENGINE,
             **WITHOUT_EFFECT,

@@ -40,7 +40,10 @@ _SCHEMAS: dict[str, Json] = {
             "encoding_format": word("base64 is of float32, little-endian; float unless given.", *ENCODINGS),
             "dimensions": integer("The model's own number; any other is refused.", 1),
             "normalize": boolean("Vectors of length 1: as the model's files say unless given.", examples=[True]),
-            "add_special_tokens": boolean("Put around the input what the model wants around a text.", examples=[True]),
+            "add_special_tokens": boolean(
+                "Put around the input what the model wants around a text, as is always done: false is refused.",
+                examples=[True],
+            ),
             "user": string("Accepted without effect.", maxLength=MAX_USER),
             **ENGINE,
             "truncate_prompt_tokens": integer(

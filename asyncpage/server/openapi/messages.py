@@ -5,7 +5,7 @@ INVARIANT: what is counted is described as what is run.
 
 from __future__ import annotations
 
-from asyncpage.server.openapi import structured
+from asyncpage.server.openapi import structured, tools
 from asyncpage.server.openapi.chat import CONVERSATION
 from asyncpage.server.openapi.part import Part, operation
 from asyncpage.server.openapi.sampling import DELIVERY, ENGINE, INT_MAX, REFUSED, SAMPLING
@@ -25,17 +25,18 @@ from asyncpage.server.openapi.schema import (
     word,
 )
 from asyncpage.server.template_fields import MAX_NAME
+from asyncpage.server.tool_fields import MAX_TOOLS
 
-_NAME = string(maxLength=MAX_NAME, examples=["get_weather"])
+_NAME = string("Of the tool.", maxLength=MAX_NAME, examples=["get_weather"])
 _ID = string(maxLength=MAX_NAME, examples=["toolu_1"])
 _TEXT = request({"type": word("", "text"), "text": string()}, "type", "text")
 _TEXTS = any_of("A text or blocks of text.", string(), array(_TEXT))
 
-_SCHEMA: Json = {"type": "object", "description": "A JSON Schema.", "examples": [{"type": "object"}]}
 _FORMAT = any_of(
     "",
     request({"type": word("", "text")}, "type"),
-    request({"type": word("", "json_schema"), "schema": _SCHEMA}, "type", "schema"),
+    request({"type": word("", "json_object"), "schema": structured.SCHEMA}, "type"),
+    request({"type": word("", "json_schema"), **structured.NAMED}, "type", "schema"),
 )
 
 
@@ -56,26 +57,28 @@ _PROMPT: dict[str, Json] = {
         request(
             {
                 "type": word("", "custom"),
-                "name": _NAME,
-                "description": string(),
-                "input_schema": _SCHEMA,
-                "strict": boolean(),
+                **tools.ABOUT,
+                "input_schema": {**tools.PARAMETERS, "description": "A JSON Schema of its arguments."},
             },
             "name",
             "input_schema",
         ),
         "Functions that the model may call.",
+        high=MAX_TOOLS,
     ),
     "tool_choice": request(
         {
             "type": word("", "auto", "any", "tool", "none"),
-            "name": _NAME,
+            "name": tools.TOOL_NAME,
             "disable_parallel_tool_use": boolean("At most one call."),
         },
         "type",
     ),
     "thinking": request({"type": word("disabled leaves out what the model thinks.", "enabled", "disabled")}),
     "chat_template_kwargs": CONVERSATION["chat_template_kwargs"],
+    "output_config": request({"format": _FORMAT}, text="What the answer is."),
+    "output_format": any_of("The same by its older name.", _FORMAT),
+    **structured.EXTENSIONS,
 }
 
 _REFUSED: dict[str, Json] = {
@@ -109,6 +112,7 @@ _SCHEMAS: dict[str, Json] = {
     "AssistantTurn": _turn(
         "assistant",
         request({"type": word("", "thinking"), "thinking": string()}, "type", "thinking"),
+        request({"type": word("", "redacted_thinking")}, "type", text="Passed over."),
         request(
             {"type": word("", "tool_use"), "id": _ID, "name": _NAME, "input": {"type": "object"}},
             "type",
@@ -125,9 +129,6 @@ _SCHEMAS: dict[str, Json] = {
             **{name: schema for name, schema in SAMPLING.items() if name not in ("stop", "n")},
             "stop_sequences": SAMPLING["stop"],
             "n": integer("A message is one choice.", 1, 1, examples=[1]),
-            "output_config": request({"format": _FORMAT}, text="What the answer is."),
-            "output_format": any_of("The same by its older name.", _FORMAT),
-            **{name: schema for name, schema in structured.FIELDS.items() if name.startswith(("struct", "guided_"))},
             **ENGINE,
             **{
                 name: anything("Accepted without effect.")

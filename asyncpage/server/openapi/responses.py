@@ -6,7 +6,7 @@ INVARIANT: what the API has beside is named here as refused, so that its clients
 from __future__ import annotations
 
 from asyncpage.core.sampling import MAX_TOP_LOGPROBS
-from asyncpage.server.openapi import structured
+from asyncpage.server.openapi import structured, tools
 from asyncpage.server.openapi.chat import CONVERSATION
 from asyncpage.server.openapi.part import Part, operation
 from asyncpage.server.openapi.sampling import DELIVERY, ENGINE, INT_MAX, REFUSED, SAMPLING
@@ -16,7 +16,6 @@ from asyncpage.server.openapi.schema import (
     any_of,
     anything,
     array,
-    boolean,
     integer,
     mapping,
     optional,
@@ -28,9 +27,9 @@ from asyncpage.server.openapi.schema import (
 )
 from asyncpage.server.response_body import LOGPROBS, MAX_METADATA, MAX_NOTE
 from asyncpage.server.template_fields import MAX_NAME
+from asyncpage.server.tool_fields import MAX_TOOLS
 
 _ID = string(maxLength=MAX_NAME, examples=["call_1"])
-_SCHEMA: Json = {"type": "object", "description": "A JSON Schema.", "examples": [{"type": "object"}]}
 _TEXT_PART = request({"type": word("", "input_text", "output_text", "text"), "text": string()}, "type", "text")
 _REFUSAL_PART = request({"type": word("", "refusal"), "refusal": string()}, "type", "refusal")
 _CONTENT = any_of("A text or parts of one.", string(), array(any_of("", _TEXT_PART, _REFUSAL_PART)))
@@ -81,10 +80,8 @@ _INPUT_ITEMS: dict[str, Json] = {
 _TOOL = request(
     {
         "type": word("", "function"),
-        "name": string(maxLength=MAX_NAME, examples=["get_weather"]),
-        "description": string(),
-        "parameters": _SCHEMA,
-        "strict": boolean(),
+        **tools.ABOUT,
+        "parameters": tools.PARAMETERS,
     },
     "type",
     "name",
@@ -92,20 +89,19 @@ _TOOL = request(
 _FORMAT = any_of(
     "",
     request({"type": word("", "text")}, "type"),
-    request({"type": word("", "json_object")}, "type"),
-    request(
-        {"type": word("", "json_schema"), "name": string(), "schema": _SCHEMA, "strict": boolean()}, "type", "schema"
-    ),
+    request({"type": word("", "json_object"), "schema": structured.SCHEMA}, "type"),
+    request({"type": word("", "json_schema"), **structured.NAMED}, "type", "schema"),
 )
+_NAMED = request({"type": word("", "function"), "name": tools.TOOL_NAME}, "type", "name")
 _CHOICE = any_of(
-    "Whether the model may, must or may not call tools, or which ones.",
+    "Whether the model may, must or may not call tools, which one it must call, or among which ones it has the choice.",
     word("", "none", "auto", "required"),
-    request({"type": word("", "function"), "name": string(maxLength=MAX_NAME)}, "type", "name"),
+    _NAMED,
     request(
         {
             "type": word("", "allowed_tools"),
             "mode": word("", "auto", "required"),
-            "tools": array(request({"type": word("", "function"), "name": string()}, "type", "name"), low=1),
+            "tools": array(_NAMED, low=1),
         },
         "type",
         "mode",
@@ -113,7 +109,6 @@ _CHOICE = any_of(
     ),
     examples=["auto"],
 )
-_STRUCTURED = {name: schema for name, schema in structured.FIELDS.items() if name.startswith(("structured", "guided_"))}
 _NOTE = string("Repeated in the answer; without any other effect.", maxLength=MAX_NOTE)
 
 _OUTPUT_PART = answer(
@@ -147,10 +142,10 @@ _SCHEMAS: dict[str, Json] = {
             ),
             "top_logprobs": integer("With so many alternatives.", 0, MAX_TOP_LOGPROBS, examples=[2]),
             "text": request({"format": _FORMAT, "verbosity": _NOTE}, text="What the answer is."),
-            **_STRUCTURED,
-            "tools": array(_TOOL, "Functions that the model may call."),
+            **structured.EXTENSIONS,
+            "tools": array(_TOOL, "Functions that the model may call.", high=MAX_TOOLS),
             "tool_choice": _CHOICE,
-            "parallel_tool_calls": boolean("False: at most one call.", examples=[True]),
+            "parallel_tool_calls": tools.OFFERED["parallel_tool_calls"],
             "max_tool_calls": integer("Noted.", 1),
             "chat_template_kwargs": CONVERSATION["chat_template_kwargs"],
             "reasoning": request({"effort": _NOTE, "summary": _NOTE}),

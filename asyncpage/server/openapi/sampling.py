@@ -104,7 +104,6 @@ WITHOUT_EFFECT: dict[str, Json] = {
         "verbosity",
         "safety_identifier",
         "prompt_cache_key",
-        "parallel_tool_calls",
         "prediction",
         "request_id",
     )

@@ -20,8 +20,7 @@ _SCHEMAS: dict[str, Json] = {
             "model": DELIVERY["model"],
             "prompt": string("A text; or send messages.", examples=["The sea"]),
             **CONVERSATION,
-            "tools": tools.FIELDS["tools"],
-            "parallel_tool_calls": boolean("Read as for an answer, where it says how many calls may be made."),
+            **tools.OFFERED,
             "return_token_strs": boolean("Show each token's text.", examples=[True]),
         }
     ),

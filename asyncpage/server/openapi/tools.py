@@ -7,23 +7,33 @@ from __future__ import annotations
 
 from asyncpage.server.openapi.schema import Json, answer, any_of, array, boolean, ref, refused, request, string, word
 from asyncpage.server.template_fields import MAX_NAME
+from asyncpage.server.tool_fields import MAX_DESCRIPTION, MAX_TOOLS, NAME
 
-_FUNCTION = request(
-    {
-        "name": string("How the model calls it.", maxLength=MAX_NAME, examples=["get_weather"]),
-        "description": string("What it does, for the model.", examples=["The weather of a city."]),
-        "parameters": {
-            "type": "object",
-            "description": "A JSON Schema of its arguments; none when left out.",
-            "examples": [{"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}],
-        },
-        "strict": boolean("Hold calls to the schema.", examples=[True]),
-    },
-    "name",
+TOOL_NAME = string("How the model calls it.", pattern=f"^{NAME}$", examples=["get_weather"])
+PARAMETERS: Json = {
+    "type": "object",
+    "description": "A JSON Schema of its arguments; none when left out.",
+    "examples": [{"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}],
+}
+ABOUT: dict[str, Json] = {
+    "name": TOOL_NAME,
+    "description": string(
+        "What it does, for the model.", maxLength=MAX_DESCRIPTION, examples=["The weather of a city."]
+    ),
+    "strict": boolean("Hold calls to the schema, also where the model chooses to call.", examples=[True]),
+}
+_NAMED = request(
+    {"type": word("", "function"), "function": request({"name": TOOL_NAME}, "name")},
+    "type",
+    "function",
 )
 
 SCHEMAS: dict[str, Json] = {
-    "Tool": request({"type": word("", "function"), "function": _FUNCTION}, "type", "function"),
+    "Tool": request(
+        {"type": word("", "function"), "function": request({**ABOUT, "parameters": PARAMETERS}, "name")},
+        "type",
+        "function",
+    ),
     "ToolCall": request(
         {
             "id": string("Named by the tool message that answers it.", maxLength=MAX_NAME, examples=["call_1"]),
@@ -49,18 +59,31 @@ SCHEMAS: dict[str, Json] = {
     ),
 }
 
-FIELDS: dict[str, Json] = {
-    "tools": array(ref("Tool"), "Functions that the model may call."),
+# Of these the prompt is made.
+OFFERED: dict[str, Json] = {
+    "tools": array(ref("Tool"), "Functions that the model may call.", high=MAX_TOOLS),
     "tool_choice": any_of(
-        "Whether the model may, must or may not call tools, or which one it must call.",
+        "Whether the model may, must or may not call tools, which one it must call, or among which ones it has the "
+        "choice.",
         word("", "none", "auto", "required"),
+        _NAMED,
         request(
-            {"type": word("", "function"), "function": request({"name": string(maxLength=MAX_NAME)}, "name")},
+            {
+                "type": word("", "allowed_tools"),
+                "allowed_tools": request(
+                    {"mode": word("", "auto", "required"), "tools": array(_NAMED, low=1)}, "mode", "tools"
+                ),
+            },
             "type",
-            "function",
+            "allowed_tools",
         ),
         examples=["auto"],
     ),
+    "parallel_tool_calls": boolean("False: at most one call.", examples=[True]),
+}
+
+FIELDS: dict[str, Json] = {
+    **OFFERED,
     "functions": refused("the older form of tools; send tools"),
     "function_call": word("The older form of tool_choice.", "none", "auto"),
 }
