@@ -209,8 +209,8 @@ class ExecutorActor(ExecutorEnd):
     # --- what the link and the sentinel say ---------------------------------------------------------------------------
 
     def _read(self) -> None:
-        if self._running is None:
-            return
+        if self._running is None or self._state not in ("loading", "ready"):
+            return  # it is lost already, and a broken link would be told as a second loss
         link = self._running.link
         try:
             link.acknowledge()

@@ -23,7 +23,7 @@ from structlog.testing import capture_logs
 from asyncpage.actors.base import ActorCell
 from asyncpage.actors.executor import ExecutorActor
 from asyncpage.core.sampling import SamplingParams
-from asyncpage.errors import AsyncpageError, ExecutorError, ModelError, UsageError
+from asyncpage.errors import AsyncpageError, ExecutorError, ModelError, ProtocolError, UsageError
 from asyncpage.executor.process import serve
 from asyncpage.messages import (
     EMPTY,
@@ -605,6 +605,26 @@ def test_a_loss_after_a_failed_step_has_an_epoch_beyond_the_one_the_scheduler_mo
             lost = await house.scheduler.next()
             assert (type(lost), lost.epoch) == (ExecutorLost, 2)
             assert await house.scheduler.next() == ExecutorReady(3)
+
+    run(main())
+
+
+def test_a_link_that_breaks_is_one_loss_however_often_it_is_looked_at(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Link) -> bytes:
+        raise ProtocolError("ring head is 7")
+
+    async def main() -> None:
+        launcher = Varying({})
+        async with lived_in(House(launcher)) as house:
+            with monkeypatch.context() as patch:
+                patch.setattr(type(launcher.launched[0].link), "receive", broken)
+                house.begin(1, [1, 2])
+                assert isinstance(await house.scheduler.next(), ExecutorLost)
+                await house.deaths(launcher.launched[0])
+            assert await house.scheduler.next() == ExecutorReady(2)
+            assert house.actor.stats()["losses"] == 1
 
     run(main())
 
