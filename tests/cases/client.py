@@ -128,6 +128,21 @@ class Client:
             writer.close()
         return bytes(heard)
 
+    async def trickle(self, path: str, fields: Any, *, bytes_at_once: int = 512, pause_s: float = 0.01) -> bytes:
+        """Send a request and read its answer slowly, to its end; with its headers and chunk sizes, as it came."""
+        body = to_json(expand(fields, self.names))
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1024)
+        try:
+            head = self._head(path, len(body)).replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+            writer.write(head + body)
+            heard = bytearray()
+            while chunk := await reader.read(bytes_at_once):
+                heard += chunk
+                await asyncio.sleep(pause_s)
+        finally:
+            writer.close()
+        return bytes(heard)
+
     async def raw(self, data: bytes, limit_s: float = 5.0) -> RawReply:
         """Bytes on a connection of their own; everything that comes back until it is closed or silent for long."""
         started = time.monotonic()

@@ -12,7 +12,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from tests.cases.server import Server
 
 IDLE_S = 2.0
 MOST_GROWTH = 20 * 1024 * 1024
+SIGNS = ("Traceback", "never retrieved", "never awaited", "ResourceWarning")
 GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_blocks_used")
 CANARY = {
     "model": "$M", "prompt": "The canary sings", "max_tokens": 12, "temperature": 0, "ignore_eos": True,
@@ -66,8 +67,18 @@ async def sing(client: Client) -> str:
     return json.dumps(found)
 
 
-async def check(server: Server, client: Client, before: Baseline, slack: float, growth: int = MOST_GROWTH) -> None:
-    """Errors: `AssertionError` naming what is not as before. `slack` stretches the times on shared machines."""
+async def check(
+    server: Server,
+    client: Client,
+    before: Baseline,
+    slack: float,
+    growth: int = MOST_GROWTH,
+    signs: Sequence[str] = SIGNS,
+) -> None:
+    """Errors: `AssertionError` naming what is not as before. `slack` stretches the times on shared machines.
+
+    `signs`: what the log must not hold.
+    """
     await client.close()
     await client.open()
     try:
@@ -102,7 +113,7 @@ async def check(server: Server, client: Client, before: Baseline, slack: float, 
         grown = memory_bytes(pid) - was
         assert grown <= growth, f"the {name} has grown by {grown >> 20} MiB"
     log = server.log(before.log_at)
-    for sign in ("Traceback", "never retrieved", "never awaited", "ResourceWarning"):
+    for sign in signs:
         assert sign not in log, f"the log has {sign!r}:\n{log[:4000]}"
     assert not client.complaints, "\n".join(client.complaints)
 

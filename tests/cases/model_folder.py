@@ -96,10 +96,13 @@ def tokenizer_json(
         "pre_tokenizer": byte_level,
         "post_processor": byte_level,
         "decoder": byte_level,
-        "model": {"type": "BPE", "vocab": {**vocab, **{text: id for text, (id, _) in added.items()}},
-                  "merges": [list(pair) for pair in merges], "dropout": None, "unk_token": None,
-                  "continuing_subword_prefix": None, "end_of_word_suffix": None,
-                  "fuse_unk": False, "byte_fallback": False, "ignore_merges": False},
+        "model": {
+            "type": "BPE",
+            "vocab": {**vocab, **{text: id for text, (id, _) in added.items()}},
+            "merges": [list(pair) for pair in merges],
+            "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
+            "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+        },
     }  # fmt: skip
 
 

@@ -92,6 +92,14 @@ class Pool:
         self._servers[key] = self._servers.pop(key)  # the last used is the last in line
         return self._servers[key][0]
 
+    def try_start(self, model: Model) -> Attempt | None:
+        """How a start failed, None if it did not."""
+        try:
+            Server(model, [], self.log_file()).stop()
+        except DidNotStart as end:
+            return end.attempt
+        return None
+
     def first_day(self, server: Server) -> invariants.Baseline:
         return next(baseline for known, baseline in self._servers.values() if known is server)
 
@@ -125,7 +133,11 @@ async def warm_up(server: Server, client: Client) -> invariants.Baseline:
 
 
 class Run:
-    """One case on one server."""
+    """One case on one server.
+
+    A check may set `growth`, bytes that a process may grow; `signs`, what its log must not hold; `is_spent`, that no
+    other case may have the server.
+    """
 
     def __init__(self, suite: Suite, server: Server, client: Client) -> None:
         self.suite = suite
@@ -133,8 +145,8 @@ class Run:
         self.server = server
         self.client = client
         self.growth = invariants.MOST_GROWTH
+        self.signs = invariants.SIGNS
         self.is_spent = False
-        self.has_ended = False
 
     async def table(self) -> list[Answer]:
         """Send the case's requests, one after the other."""
@@ -242,11 +254,8 @@ class Suite:
         return Client(server.url, server.port, names, headers)
 
     async def _check(self, run: Run, before: invariants.Baseline) -> None:
-        if run.has_ended:
-            self.pool.forget(run.server)
-            return
         try:
-            await invariants.check(run.server, run.client, before, self.slack, run.growth)
+            await invariants.check(run.server, run.client, before, self.slack, run.growth, run.signs)
         except BaseException:
             self.pool.forget(run.server)
             raise

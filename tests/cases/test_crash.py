@@ -74,8 +74,7 @@ async def test_an_executor_that_is_killed_costs_a_pause_and_no_token(suite: Suit
             assert (await run.client.get("/health")).status == 200
             await until(lambda: _ready(run), START_S)
             assert time.monotonic() - killed < START_S
-            assert not is_alive(victim)
-            assert not os.path.exists(f"/proc/{victim}")  # noqa: ASYNC240 - it is memory
+            assert victim not in run.server.family()  # no zombie either
             for request, answer in enumerate(await crowd if crowd else ()):
                 if answer.status == 503:  # it came while the executor was away: told so at once, with a time
                     assert "Retry-After" in answer.headers
@@ -106,15 +105,13 @@ def _fault(name: str, model: Model, folder: Path) -> tuple[Path, list[str], Call
             return copy, [], None
         case "little address space":
             return copy, ["--num-kv-blocks", "300000"], _limited(resource.RLIMIT_AS, 2 << 30)
-        case "few descriptors":
-            return copy, [], _limited(resource.RLIMIT_NOFILE, 12)
         case _:
             raise AssertionError(name)
 
 
 @covers("CRS-03")
 async def test_a_start_that_fails_ends_soon_and_says_why(suite: Suite, tiny: Model) -> None:
-    faults = ("pool larger than memory", "missing weights", "wrong shapes", "little address space", "few descriptors")
+    faults = ("pool larger than memory", "missing weights", "wrong shapes", "little address space")
     for name in faults:
         path, flags, before = _fault(name, tiny, suite.pool.folder)
         found = await asyncio.to_thread(lambda p=path, f=flags, b=before: attempt(p, ["--port", "0", *f], before=b))
@@ -141,9 +138,12 @@ async def test_a_start_that_fails_ends_soon_and_says_why(suite: Suite, tiny: Mod
 
 
 def _check_failed_start(name: str, found: Attempt, limit_s: float) -> None:
-    assert found.code != 0 and found.seconds < limit_s, (name, found)
+    assert found.code != 0, (name, found)
+    assert found.seconds < limit_s, (name, found)
     last = found.log.strip().splitlines()[-1]
-    assert last.startswith("asyncpage: ") and len(last) > 30 and "Traceback" not in found.log, (name, found.log)
+    assert last.startswith("asyncpage: "), (name, found)
+    assert len(last) > 30, (name, found)
+    assert "Traceback" not in found.log, (name, found)
 
 
 def _kill_worker_while_loading(model: Model, share: float) -> None:
@@ -160,7 +160,8 @@ def _kill_worker_while_loading(model: Model, share: float) -> None:
         for child in family(process.pid)[1:]:
             os.kill(child, signal.SIGKILL)
         out, _ = process.communicate(timeout=START_S)
-        assert process.returncode != 0 and b"Traceback" not in out, out
+        assert process.returncode != 0
+        assert b"Traceback" not in out, out
     finally:
         process.kill()
         process.communicate()

@@ -40,7 +40,7 @@ async def _blocks_are_back(run: Run) -> None:
 
 
 async def _abort_at_random(run: Run, request: int, randomness: random.Random) -> None:
-    """Before the first byte, within the upload, while prefilling or waiting, after some tokens, at the end."""
+    """Before the first byte, amid the upload, while prefilling or waiting, after some tokens, or at the end."""
     tokens = randomness.choice((1, 4, 30, 400))
     fields = {
         "model": "$M",

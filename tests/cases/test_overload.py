@@ -75,18 +75,9 @@ async def _deaf(run: Run, fields: dict[str, Any]) -> socket.socket:
 
 async def _slow(run: Run, fields: dict[str, Any], bytes_a_s: int) -> Answer:
     """A reader that takes little at a time, and everything in the end."""
-    body = to_json(expand(fields, run.client.names))
-    reader, writer = await asyncio.open_connection("127.0.0.1", run.server.port, limit=1024)
-    head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
-    writer.write(head.encode() + body)
-    status = await reader.readuntil(b"\r\n\r\n")
-    assert b"chunked" in status.lower()
-    data = bytearray()
-    while chunk := await reader.read(bytes_a_s // 50):
-        data += chunk
-        await asyncio.sleep(0.02)
-    writer.close()
-    events, rest = EventReader(), bytes(data)
+    heard = await run.client.trickle(COMPLETIONS, fields, bytes_at_once=bytes_a_s // 50, pause_s=0.02)
+    _, _, rest = heard.partition(b"\r\n\r\n")
+    events = EventReader()
     while rest:
         size, _, rest = rest.partition(b"\r\n")
         length = int(size, 16)

@@ -16,15 +16,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from gguf import GGUFWriter
+
 from asyncpage.config import ServerConfig
+from asyncpage.errors import RequestError
+from asyncpage.messages import ChatPrompt
 from asyncpage.server.app import create_app
+from asyncpage.text.chat_template import load_chat_template
 from tests.cases.client import Client
 from tests.cases.invariants import until
 from tests.cases.model_folder import Model
 from tests.cases.process_state import listening, memfds
 from tests.cases.server import ROOT, START_S, Server, attempt
 from tests.cases.suite import KEY, Run, Suite, covers
-from tests.cases.tiny import write_tiny
+from tests.cases.tiny import vocabulary, write_tiny
 
 UNSAFE_MODULES = {"pickle", "_pickle", "cPickle", "marshal", "dill", "cloudpickle", "shelve", "joblib"}
 UNSAFE_CALLS = {"eval", "exec", "yaml.load", "torch.load"}
@@ -72,6 +78,7 @@ async def test_a_marker_is_never_executed_and_only_the_http_port_listens(
             await run.client.complete(**{"prompt": "x", "max_tokens": 1, **fields})
         answer = await run.client.send("POST", "/v1/completions", payload)
         assert answer.status == 400
+        run.signs = run.signs[1:]  # whoever looks at a broken ring needs the executor's last words
         await _corrupt(run, payload, 8 if suite.thorough else 2)
         _listens_on(run.server)
         run.is_spent = True
@@ -269,13 +276,6 @@ async def test_pages_of_other_origins_stay_out(suite: Suite, tiny: Model) -> Non
 
 @covers("SEC-04")
 async def test_a_template_in_gguf_metadata_is_caged_too(suite: Suite, tmp_path: Path) -> None:
-    from gguf import GGUFWriter
-
-    from asyncpage.errors import RequestError
-    from asyncpage.messages import ChatPrompt
-    from asyncpage.text.chat_template import load_chat_template
-    from tests.cases.tiny import vocabulary
-
     vocab, merges, added = vocabulary()
     texts = sorted({**vocab, **{text: id for text, (id, _) in added.items()}}.items(), key=lambda pair: pair[1])
     prompt = ChatPrompt(messages=({"role": "user", "content": "x"},))
@@ -295,10 +295,7 @@ async def test_a_template_in_gguf_metadata_is_caged_too(suite: Suite, tmp_path: 
         template = load_chat_template(path)
         assert template is not None
         started = time.monotonic()
-        try:
+        with pytest.raises(RequestError) as refused:
             template.render(prompt, wall_s=0.0)
-        except RequestError as error:
-            assert error.failure.status == 400
-        else:
-            raise AssertionError(request["json"]["chat_template"])
+        assert refused.value.failure.status == 400
         assert time.monotonic() - started < 2 * suite.slack
