@@ -16,18 +16,21 @@ import pytest
 import structlog
 
 from asyncpage.actors.frontend import Sink
-from asyncpage.config import ServerConfig
+from asyncpage.config import EngineConfig, ServerConfig
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.errors import Failure, RequestError
 from asyncpage.grammar.source import GrammarSource
+from asyncpage.lookout import Lookout
 from asyncpage.messages import (
     ChatPrompt,
     Constraint,
     Finish,
     FinishReason,
     LogprobEntry,
+    LookAt,
     Pooling,
     Prompt,
+    Question,
     RequestId,
     RequestOptions,
     TextPrompt,
@@ -37,6 +40,7 @@ from asyncpage.server.call_fields import Setting
 from asyncpage.server.fields import Fields
 from asyncpage.server.http_server import HttpServer
 from asyncpage.server.tool_fields import ReplyPlan, Tool, ToolUse
+from asyncpage.simulation.stand_in import simulated_handshake
 from asyncpage.text.reasoning.parser import ReasoningParser
 from asyncpage.text.reasoning.think import DeepSeekR1
 from asyncpage.text.reply import CallArguments, CallBegun, CallEnded, ContentPart, ReasoningPart, ReplyPart
@@ -102,6 +106,7 @@ class EchoEngine:
         self.submitted: list[tuple[Prompt, SamplingParams, RequestOptions]] = []
         self.tokenized: list[Prompt] = []
         self.cancelled: list[RequestId] = []
+        self.lookout = Lookout(self, {}, simulated_handshake(EngineConfig(num_kv_blocks=5)), self.now)
         self.runs: dict[RequestId, Run] = {}
         self._is_held = False
         self._next = 1
@@ -145,6 +150,12 @@ class EchoEngine:
     async def tokenize(self, prompt: Prompt) -> Sequence[int]:
         self.tokenized.append(prompt)
         return tuple(_encode(prompt)[0])
+
+    async def ask(self, name: str, question: Question, timeout_s: float) -> object:
+        """Has no blocks to tell of."""
+        if isinstance(question, LookAt):
+            return None
+        raise RequestError("there are no blocks here to draw", status=503, retry_after_s=1.0)
 
     async def ping(self, timeout_s: float) -> Mapping[str, Mapping[str, float]]:
         if self.is_hung:
@@ -382,7 +393,7 @@ class Site:
 
     async def get(self, path: str, method: str = "GET", **headers: str) -> Got:
         async with self.session.request(method, self.url + path, headers=headers) as answer:
-            return Got(answer.status, answer.headers, await answer.text())
+            return Got(answer.status, answer.headers, await answer.text(errors="replace"))  # fonts are no text
 
     async def complete(self, **fields: Any) -> dict[str, Any]:
         status, body = await self.post("/v1/completions", fields)

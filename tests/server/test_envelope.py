@@ -228,7 +228,11 @@ async def test_preflights_of_allowed_origins_are_answered_before_the_key_is_aske
 async def test_every_route_but_the_public_ones_wants_a_key(serve) -> None:
     site = await serve(api_key=(KEY, "second"))
     public = {("GET", "/health"), ("HEAD", "/health")}
-    public |= {(method, path) for method, path in routes(site) if path == "/" or path.startswith(("/page/", "/docs"))}
+    public |= {
+        (method, path)
+        for method, path in routes(site)
+        if path in ("/", "/chart") or path.startswith(("/page/", "/docs"))
+    }
     assert len(public) >= 10
     for method, path in [*routes(site), ("GET", "/nothing"), ("OPTIONS", "/v1/models"), ("POST", "/health")]:
         answer = await site.get(path, method)

@@ -457,11 +457,10 @@ async def test_what_an_answer_must_follow_is_compiled_and_goes_to_the_engine(sit
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_grammar_that_is_refused_is_a_status_also_for_a_stream(site, stream: bool) -> None:
-    schema = {"json_schema": {"schema": "refused"}, "type": "json_schema"}
-    body = {"messages": [{"role": "user", "content": "a"}], "stream": stream, "response_format": schema}
+    body = {"messages": [{"role": "user", "content": "a"}], "stream": stream, "guided_regex": "refused"}
     status, answer = await site.post("/v1/chat/completions", body)
     assert status == 400
-    assert answer["error"]["param"] == "response_format.json_schema.schema.properties.a"
+    assert answer["error"]["param"] == "guided_regex.properties.a"
     assert answer["error"]["code"] == "unsupported"
     assert site.engine.submitted == []
 
