@@ -16,6 +16,7 @@ from tests.cases import verdict
 
 ON_REQUEST: Mapping[str, str] = {
     "long": "tests that take minutes: more repeats, rarer cases, soaks",
+    "clients": "tests of clients whose packages take gigabytes: benchmarks, evaluations",
 }
 """Markers of tests that are left out unless the option of the same name is given: `scripts/test --long`."""
 

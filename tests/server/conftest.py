@@ -178,6 +178,7 @@ class EchoEngine:
         }
 
     async def reset_prefix_cache(self) -> int:
+        self._seen.clear()
         return 0
 
     async def why(self, label: str) -> Mapping[str, object] | None:

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from asyncpage import store
-from asyncpage.formats.gguf import GGUFFile
+from tests.text.demo_tokenizer import demo_tokenizer
 
 TEXT_CHARACTERS = 150_000  # of each kind of text, a megabyte in all
 
@@ -52,22 +52,7 @@ def packed_model() -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def demo_oracle(demo_model: Path) -> Tokenizer:
-    """The demo model's vocabulary in the reference library: its merges behind the published pre-tokeniser."""
-    file = GGUFFile(demo_model)
-    tokens = list(file.metadata["tokenizer.ggml.tokens"])
-    merges = [tuple(merge.split(" ")) for merge in file.metadata["tokenizer.ggml.merges"]]
-    types = list(file.metadata["tokenizer.ggml.token_type"])
-    file.close()
-    oracle = Tokenizer(models.BPE({token: id for id, token in enumerate(tokens)}, merges))
-    oracle.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
-        ]
-    )
-    oracle.decoder = decoders.ByteLevel()
-    oracle.add_special_tokens([AddedToken(tokens[id], special=True) for id, kind in enumerate(types) if kind == 3])
-    return oracle
+    return demo_tokenizer(demo_model)
 
 
 @pytest.fixture(scope="session")
