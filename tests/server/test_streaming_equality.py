@@ -55,7 +55,8 @@ _CALL_TEXTS = st.sampled_from(
     ]
 )
 _THOUGHTS = _WORDS.map(lambda text: f"<think>{text}</think>") | st.sampled_from(["<think>", "</think>\n"])
-CONTENTS = st.lists(_WORDS | _CALL_TEXTS | _THOUGHTS | _SPACES, min_size=1, max_size=4).map("".join).filter(bool)
+_PIECES = st.lists(_CALL_TEXTS | _CALL_TEXTS | _WORDS | _THOUGHTS | _SPACES, min_size=1, max_size=4).map("".join)
+CONTENTS = st.tuples(_THOUGHTS | st.just(""), _PIECES.filter(bool)).map("".join)
 
 STOPS = st.none() | st.lists(st.sampled_from(["END", "a", "é", "</", "\n", '"}', "😀b"]), min_size=1, max_size=2)
 
@@ -175,7 +176,9 @@ MESSAGE = _merged(
     MESSAGE_TOOLS | st.just({}),
 )
 # What the model speaks, and whether its streams gather what they have to say.
-MODELS = st.tuples(st.sampled_from(PARSERS), st.booleans(), st.booleans(), st.booleans())
+MODELS = st.tuples(
+    st.sampled_from([Hermes, *PARSERS]), st.sampled_from([True, True, False]), st.booleans(), st.booleans()
+)
 
 
 class Pair:
