@@ -16,6 +16,7 @@ from tests.cases import verdict
 
 ON_REQUEST: Mapping[str, str] = {
     "long": "tests that take minutes: more repeats, rarer cases, soaks",
+    "cases": "tests of servers' published faults: not all of them hold on every run yet",
     "clients": "tests of clients whose packages take gigabytes: benchmarks, evaluations",
 }
 """Markers of tests that are left out unless the option of the same name is given: `scripts/test --long`."""

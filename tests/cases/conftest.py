@@ -16,6 +16,14 @@ from tests.cases.tiny import write_tiny
 SHARED_MACHINE = 5.0  # how much longer than alone a second may seem on a machine that runs other tests too
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker("cases")
+
+
 @pytest.fixture(scope="session")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     pool = Pool(tmp_path_factory.mktemp("cases"))

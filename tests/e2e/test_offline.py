@@ -27,8 +27,8 @@ import signal, sys
 from asyncpage import LLM, SamplingParams
 llm = LLM(sys.argv[1], cpu_threads=1)
 original = llm._engine.generate
-async def interrupting(*arguments):
-    async for part in original(*arguments):
+async def interrupting(*arguments, **named):
+    async for part in original(*arguments, **named):
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         yield part
 llm._engine.generate = interrupting

@@ -111,6 +111,7 @@ def soak_model(tmp_path: Path) -> Model:
     return write_tiny(tmp_path / "tiny")
 
 
+@pytest.mark.long
 async def test_sixty_four_clients_for_twenty_seconds(soak_model: Model, tmp_path: Path) -> None:
     counts = await soak(soak_model, tmp_path, 20.0)
     assert set(counts) == set(KINDS)
