@@ -30,7 +30,7 @@ from tests.grammar.pydantic_models import SAYS_LESS
 
 SEED = 20_26
 ROWS = 64  # at once
-FORMATS = jsonschema.Draft202012Validator.FORMAT_CHECKER  # the general one takes a time for draft 3's, without an offset
+FORMATS = jsonschema.Draft202012Validator.FORMAT_CHECKER  # the general one knows times without an offset only
 
 
 @dataclass(frozen=True)
