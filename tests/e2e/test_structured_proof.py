@@ -134,6 +134,7 @@ async def check_patterns(engine: AsyncEngine, chosen: Sequence[str], max_tokens:
     return line
 
 
+@pytest.mark.long
 async def test_answers_are_valid_for_their_schemas_and_match_their_patterns(engine: AsyncEngine) -> None:
     await check_schemas(engine, 60, 120)
     await check_patterns(engine, patterns(300, SEED)[::10], 60)
