@@ -17,6 +17,7 @@ import struct
 import sys
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import blake2b
 
 import structlog
@@ -33,6 +34,7 @@ MOST_WAITING = 64
 MOST_KEPT = 1024
 MOST_KEPT_BYTES = 64 << 20
 RETRY_S = 1.0
+MOMENT_S = 2.0  # for a dump of its memory, where those are kept
 
 _REFUSED = b"\1"
 _LENGTH = struct.Struct("<I")
@@ -120,10 +122,11 @@ class GrammarCompiler:
             payload = await asyncio.wait_for(_read(worker), self._limit_s)
         except TimeoutError:
             await self._end()
+            # Not kept as an answer: on a machine that is busy it may be no fault of the grammar's.
             text = f"the grammar took longer than {self._limit_s:g} s to compile; make it smaller"
-            return Failure(400, text, "grammar_too_large", "")
+            raise RequestError(text, code="grammar_too_large", param="") from None
         except (asyncio.IncompleteReadError, OSError):
-            code = await self._end()
+            code = await self._end(dies_by_itself=True)
             # One that had worked before may have died of something else meanwhile.
             return await self._ask(source) if was_warm else _post_mortem(code)
         except BaseException:  # the caller was cancelled: nobody reads the answer
@@ -158,11 +161,18 @@ class GrammarCompiler:
         log.debug("compiler.started", pid=worker.pid)
         return worker
 
-    async def _end(self) -> int | None:
-        """Kill the worker and wait until it is gone; what it ended with."""
+    async def _end(self, *, dies_by_itself: bool = False) -> int | None:
+        """Kill the worker and wait until it is gone; what it ended with.
+
+        `dies_by_itself`: its pipe has ended. It gets a moment, because a signal to a process that has just died loses
+        what it died of.
+        """
         worker, self._worker = self._worker, None
         if worker is None:
             return None
+        if dies_by_itself:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(worker.wait()), MOMENT_S)
         if worker.returncode is None:
             worker.kill()
         if worker.stdin is not None:
