@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -30,9 +31,13 @@ from asyncpage.messages import Int32, LearnGrammar, LearnVocabulary, NewRow
 MOST_BYTES = 256 << 20
 """Tables of automata that are kept for rows to come, all grammars together."""
 
+MOST_LIVING_BYTES = 1 << 30
+"""Tables of automata that rows follow at this moment, with those: so many rows may bring a grammar each."""
+
 _NOT_TOLD = "the executor was not told of the grammar that this request follows"
 _LEFT = "the answer has a token that its grammar does not allow"
 _STUCK = "the grammar needs a text here that no token begins"
+_TOO_MUCH = "the grammars that are followed at this moment take all the memory there is for them, this one the most"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,6 +75,7 @@ class Grammars:
         self._masks = MaskCache()
         self._networks: dict[bytes, bytes] = {}
         self._automata: OrderedDict[bytes, Automaton] = OrderedDict()
+        self._living: WeakSet[Automaton] = WeakSet()  # those, and the ones that rows still follow
 
     # --- what the runner calls ----------------------------------------------------------------------------------------
 
@@ -139,12 +145,27 @@ class Grammars:
 
     def _begin(self, row: _Row) -> None:
         self._try(row, self._follow)
+        self._make_room([row])
 
     def _go_on(self, went_on: Sequence[tuple[_Row, int]]) -> None:
         for row, token in went_on:
             row.output.append(token)
             if row.automaton is not None:  # else it has failed, and is in the step that was under way
                 self._try(row, self._continue)
+        self._make_room([row for row, _ in went_on])
+
+    def _make_room(self, rows: Sequence[_Row]) -> None:
+        """Where all grammars together take too much, those for rows to come go first, then rows, the greediest first.
+
+        `rows`: which have just gone on, and made them what they are.
+        """
+        if sum(one.size_bytes for one in self._living) <= MOST_LIVING_BYTES:
+            return
+        self._automata.clear()
+        for row in sorted(rows, key=lambda row: row.automaton.size_bytes if row.automaton else 0, reverse=True):
+            if sum(one.size_bytes for one in self._living) <= MOST_LIVING_BYTES:
+                return
+            row.automaton, row.answer = None, _TOO_MUCH
 
     def _try(self, row: _Row, work: Callable[[_Row], None]) -> None:
         """Bring a row up to date; what goes wrong is its answer."""
@@ -211,6 +232,7 @@ class Grammars:
                 self._lexicon = _lexicon_of(self._vocabulary, self._vocab_size)
             automaton = Automaton(Network.from_bytes(network), self._lexicon, self._masks)
             self._automata[digest] = automaton
+            self._living.add(automaton)
         self._automata.move_to_end(digest)
         while len(self._automata) > 1 and sum(one.size_bytes for one in self._automata.values()) > MOST_BYTES:
             self._automata.popitem(last=False)

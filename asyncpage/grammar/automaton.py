@@ -11,6 +11,7 @@ closures are bounded, and what is past a bound raises `GrammarLimit`.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +27,13 @@ Int64 = NDArray[np.int64]
 
 DEAD = -1
 MAX_BYTES = 64 << 20  # of an automaton's states and kinds
-MAX_NEW_KINDS = 20_000  # that one mask may find out about: half a second, for which a whole step waits
-STATE_BYTES = 500  # what a state takes beside its kind, about
+MAX_WORK = 1_000_000  # configurations that one mask may look at: half a second, for which a whole step waits
+STATE_WORK = 20  # what a state or kind takes beside its configurations, in what one of these takes
+STATE_BYTES = 500  # what a state takes beside its kind and its configurations, about
+CONFIGURATION_BYTES = 16  # its place in tuples; its number is mostly shared
+KEPT_BYTES = 150  # of each that `Configurations` keeps
+
+_NUMBERS = count()
 
 _DEAD, _UNKNOWN = 0, -1
 _FEW = 4  # a level of which less than a quarter is reached is walked by its reached nodes alone
@@ -38,6 +44,7 @@ class Automaton:
 
     def __init__(self, network: Network, lexicon: Lexicon, mask_cache: MaskCache | None = None) -> None:
         """Errors: `GrammarLimit`."""
+        self._number = next(_NUMBERS)  # a mask is kept under it: under this object it would keep that alive
         self._configurations = Configurations(network)
         self._lexicon = lexicon
         self._masks = MaskCache() if mask_cache is None else mask_cache
@@ -51,12 +58,13 @@ class Automaton:
         self._kinds: list[int] = [_DEAD]
         self._states: dict[tuple[tuple[int, ...], bool], int] = {((), False): _DEAD}
         self._kernels: dict[tuple[int, ...], int] = {(): _DEAD}
+        self._held = 0  # configurations in states and kernels
         # By kind: one of its states, and a row of the table once it was asked for.
         found = colours(network, lexicon.longest + 1)  # one more: whether anything may follow
         self._colours = None if found is None else found.tolist()
         self._members: list[int] = [_DEAD]
         self._kind_ids: dict[Hashable, int] = {}
-        self._left = 0  # kinds that the mask under way may still find out about
+        self._left = MAX_WORK  # of what is under way
         self._table: Int64 = np.zeros(64 * self._width, dtype=np.int64)
         self.start = self._state_of((self._configurations.start,)) or DEAD
 
@@ -67,8 +75,9 @@ class Automaton:
 
     @property
     def size_bytes(self) -> int:
-        """What states and kinds take, about."""
-        return STATE_BYTES * len(self._cores) + 8 * self._width * len(self._members)
+        """What states, kinds and configurations take, about."""
+        states = STATE_BYTES * len(self._cores) + CONFIGURATION_BYTES * self._held
+        return states + 8 * self._width * len(self._members) + KEPT_BYTES * self._configurations.kept
 
     def advance(self, state: int, token: int) -> int:
         """Where a token leads, `DEAD` when it is not allowed. Errors: `GrammarLimit`."""
@@ -80,6 +89,7 @@ class Automaton:
         if state == DEAD:
             return DEAD
         rows, class_of = self._rows, self._class_of
+        self._left = MAX_WORK
         for byte in data:
             byte_class = class_of[byte]
             reached = rows[state].get(byte_class)
@@ -104,10 +114,11 @@ class Automaton:
         if state == DEAD:
             return np.zeros(self._lexicon.mask_bytes, dtype=np.uint8)
         kind = self._kind_of(state)
-        known = self._masks.get((self, kind))
+        name = (self._number, kind)
+        known = self._masks.get(name)
         if known is None:
             known = self._walk_all(kind)
-            self._masks.put((self, kind), known)
+            self._masks.put(name, known)
         return known
 
     # --- the walk -----------------------------------------------------------------------------------------------------
@@ -118,7 +129,7 @@ class Automaton:
         children, parents = lexicon.children, lexicon.parents
         reached = np.zeros(len(lexicon), dtype=np.int64)  # the kind at each node, 0 where none is
         reached[0] = kind
-        self._left = MAX_NEW_KINDS
+        self._left = MAX_WORK
         before, total = 0, 1  # the first node of the level above; how many nodes are reached in all
         for first, end in zip(lexicon.levels, lexicon.levels[1:], strict=False):
             alive = int(np.count_nonzero(reached[before:first]))
@@ -185,10 +196,9 @@ class Automaton:
     def _fill(self, kind: int) -> None:
         """Find out where every byte class leads from a kind. Errors: `GrammarLimit`."""
         kinds = [_DEAD] * self._width
-        self._left -= 1
-        if self._left < 0:
-            raise GrammarLimit(f"the grammar asks for more than {MAX_NEW_KINDS} ways to go on at one place")
-        for low, high, kernel in self._configurations.moves(self._cores[self._members[kind]]):
+        core = self._cores[self._members[kind]]
+        self._work(len(core))
+        for low, high, kernel in self._configurations.moves(core):
             kinds[low : high + 1] = [self._kind_of(self._state_of(kernel))] * (high + 1 - low)
         self._table[kind * self._width : (kind + 1) * self._width] = kinds
 
@@ -196,10 +206,13 @@ class Automaton:
         known = self._kernels.get(kernel)
         if known is not None:
             return known
+        self._check_room()
         closure = self._configurations.close(kernel)
+        self._work(len(kernel) + len(closure[0]))
+        self._held += len(kernel)
         state = self._states.get(closure)
         if state is None:
-            self._check_room()
+            self._held += len(closure[0])
             state = self._states[closure] = len(self._cores)
             self._cores.append(closure[0])
             self._is_end.append(closure[1])
@@ -228,6 +241,11 @@ class Automaton:
         self._members.append(member)
         self._kind_ids[name] = kind
         return kind
+
+    def _work(self, configurations: int) -> None:
+        self._left -= STATE_WORK + configurations
+        if self._left < 0:
+            raise GrammarLimit("the grammar has too many ways to go on at one place; make it smaller")
 
     def _check_room(self) -> None:
         if self.size_bytes > MAX_BYTES:

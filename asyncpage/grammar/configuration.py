@@ -26,7 +26,7 @@ _STATE = (1 << STATE_BITS) - 1
 
 MAX_DEPTH = 200  # people's JSON nests a dozen deep, parsers give up at some hundreds
 MAX_CLOSURE = 10_000  # configurations at once: an ambiguity that no grammar made for answers has
-MAX_KEPT = 200_000  # closures and frames together: some 50 MB
+MAX_KEPT = 200_000  # closures with their configurations, and frames, together: some 20 MB
 
 _NO_RETURN = -1
 _MOST_JUMPS = 16  # of a call's return, before it is taken for one that has more to do
@@ -71,6 +71,7 @@ class Configurations:
         self._stack_ids: dict[tuple[int, int, int], int] = {}
         self._ends: dict[int, int] = {}
         self._closures: dict[int, tuple[tuple[int, ...], bool]] = {}
+        self.kept = 0  # of `MAX_KEPT`
 
     @property
     def start(self) -> int:
@@ -150,7 +151,7 @@ class Configurations:
         known = self._closures.get(first)
         if known is not None:
             return known
-        if len(self._closures) + len(self._frames) > MAX_KEPT:
+        if self.kept > MAX_KEPT:
             raise GrammarFull(f"the grammar's walk needs more than {MAX_KEPT} closures")
         edges, jumps, calls, frames = self._edges, self._jumps, self._calls, self._frames
         core: list[int] = []
@@ -182,6 +183,7 @@ class Configurations:
         core.sort()
         closure = tuple(core), is_end
         self._closures[first] = closure
+        self.kept += 1 + len(core)
         return closure
 
     def _call(self, frame: int, final: int, target: int) -> int | None:
@@ -198,6 +200,7 @@ class Configurations:
             return None
         self._frames.append((*key, depth))
         self._frame_ids[key] = len(self._frames) - 1
+        self.kept += 1
         return len(self._frames) - 1
 
     def _end_of(self, state: int) -> int:

@@ -222,7 +222,7 @@ def test_a_grammar_past_a_bound_fails_its_row_alone(rows: Rows) -> None:
 def test_a_row_that_finds_its_automaton_full_goes_on_in_a_fresh_one(rows: Rows) -> None:
     either = network(any_of(text(b"ab" * 20), text(b"ba" * 20)))
     with (
-        patch.object(automaton, "MAX_BYTES", 30_000),
+        patch.object(automaton, "MAX_BYTES", 50_000),
         patch.object(module, "Automaton", wraps=module.Automaton) as made,
     ):
         constraint = rows.learn(either)
@@ -232,6 +232,29 @@ def test_a_row_that_finds_its_automaton_full_goes_on_in_a_fresh_one(rows: Rows) 
                 assert not rows.step({row: prefers(letters[step % 2])}).failed
     assert made.call_count == 2
     assert [b"".join(rows.output(row)) for row in (0, 1)] == [b"ab" * 20, b"ba" * 20]
+
+
+def test_rows_whose_grammars_take_too_much_together_fail_and_those_without_one_do_not(rows: Rows) -> None:
+    with patch.object(module, "MOST_LIVING_BYTES", 0):
+        rows.add(0, rows.learn(ANY_A))
+        rows.add(1, None)
+        done = rows.step(dict.fromkeys(range(2), prefers(1)))
+    assert [index for index, _ in done.failed] == [0]
+    assert "memory" in done.failed[0][1]
+    rows.add(2, rows.learn(A_OR_B))
+    assert not rows.step({2: prefers(1)}).failed
+
+
+def test_the_greediest_grammar_makes_room_for_the_others(rows: Rows) -> None:
+    small, large = network(text(b"ab")), network(text(b"ab" * 200))
+    for row, one in enumerate((large, small)):
+        rows.add(row, rows.learn(one))
+    assert not rows.step(dict.fromkeys(range(2), prefers(1))).failed
+    rows.sampler.grammars.allowed(0)  # waits until both have gone on
+    sizes = [one.size_bytes for one in rows.sampler.grammars._living]
+    with patch.object(module, "MOST_LIVING_BYTES", sum(sizes) - 1):
+        done = [rows.step({0: prefers(2), 1: prefers(2)}), rows.step({0: prefers(1), 1: prefers(END)})]
+    assert [index for sampled in done for index, _ in sampled.failed] == [0]
 
 
 def test_an_automaton_that_is_full_from_the_start_fails_its_row_alone(rows: Rows) -> None:

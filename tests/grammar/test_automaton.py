@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import tracemalloc
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from unittest.mock import patch
 
@@ -268,6 +271,32 @@ def test_the_compilers_networks_are_walked_too() -> None:
 def test_a_mask_that_would_take_too_long_to_find_out_is_refused_alone() -> None:
     vocabulary = [bytes([first, second, first]) for first in range(65, 75) for second in range(65, 75)]
     automaton = Automaton(network(any_of(*map(text, vocabulary))), Lexicon(vocabulary))
-    with patch.object(automata, "MAX_NEW_KINDS", 5), pytest.raises(GrammarLimit, match="more than 5 ways"):
+    little = patch.object(automata, "MAX_WORK", 5 * automata.STATE_WORK)
+    with little, pytest.raises(GrammarLimit, match="too many ways"):
         automaton.mask(automaton.start)
     assert all(allowed(automaton, automaton.start, 100))
+
+
+def test_a_grammar_that_can_be_read_in_many_ways_takes_no_more_memory_than_it_says() -> None:
+    source = compile_source(GrammarSource("regex", "[ab]*a[ab]{300}"))
+    lexicon = Lexicon([b"a", b"b"])
+    randomness = random.Random(5)
+    tracemalloc.start()
+    automaton = Automaton(source, lexicon)
+    for _ in range(6):
+        assert automaton.walk(automaton.start, bytes(randomness.choices(b"ab", k=300))) != DEAD
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken > 1 << 20
+    assert automaton.size_bytes >= taken
+
+
+def test_masks_that_are_kept_do_not_keep_their_automaton() -> None:
+    cache = MaskCache()
+    automaton = Automaton(network(text(b"ab")), Lexicon([b"a", b"b"]), cache)
+    automaton.mask(automaton.start)
+    gone = weakref.ref(automaton)
+    del automaton
+    gc.collect()
+    assert len(cache) == 1
+    assert gone() is None
