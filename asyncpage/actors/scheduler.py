@@ -21,6 +21,7 @@ from asyncpage.core.pace import Pace
 from asyncpage.core.planner import StepPlanner
 from asyncpage.core.policy_registry import load_policy
 from asyncpage.core.sequence import Sequence, sequences
+from asyncpage.core.suspects import held_one, unreturned
 from asyncpage.errors import Failure, UnknownMessage
 from asyncpage.messages import (
     EMPTY,
@@ -314,7 +315,7 @@ class Scheduler(Actor):
         if failed.epoch != self._planner.epoch:
             return
         running, number = self._planner.running, failed.number
-        poison = self._roster.quarantine.step_failed(running.unreturned(number), was_alone=running.held_one(number))
+        poison = self._roster.quarantine.step_failed(unreturned(running, number), was_alone=held_one(running, number))
         self._rewind(forget=False)
         self._end_poison(poison, failed.reason)
 
@@ -322,7 +323,7 @@ class Scheduler(Actor):
         self._counts["executor_losses"] += 1
         self._is_ready = False
         running = self._planner.running
-        poison = self._roster.quarantine.executor_lost(running.unreturned(), was_alone=running.held_one())
+        poison = self._roster.quarantine.executor_lost(unreturned(running), was_alone=held_one(running))
         self._rewind(forget=True)
         self._end_poison(poison, lost.reason)
 

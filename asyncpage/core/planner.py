@@ -19,6 +19,7 @@ from asyncpage.core.returned import Returned
 from asyncpage.core.roster import Roster
 from asyncpage.core.running import Running
 from asyncpage.core.sequence import Sequence
+from asyncpage.core.suspects import progress
 from asyncpage.messages import (
     EMPTY,
     Admission,
@@ -178,7 +179,7 @@ class StepPlanner:
         if returned is not None:
             quarantine = self.roster.quarantine
             if quarantine.is_alert:
-                quarantine.step_finished(self.running.progress(returned.record))
+                quarantine.step_finished(progress(self.running, returned.record))
         return returned
 
     def stir(self, woken: Items[RequestId]) -> None:

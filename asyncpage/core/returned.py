@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,10 @@ class StepRecord:
     def ends(self) -> Int32:
         """Computed tokens of each row after it [rows]; right for the lives it serves."""
         return self.base + self.steps * self.column
+
+    def short_of(self, column: Int32) -> StepRecord:
+        """The step with that many fewer computed tokens in each row; right where they live the life that it serves."""
+        return replace(self, base=self.base - column)
 
 
 @dataclass(slots=True, eq=False)

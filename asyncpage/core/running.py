@@ -284,6 +284,8 @@ class Running:
                 lane.newest = record
                 return Returned(record, lane.requests, counts, tokens, logprobs)
             self._write_down()
+        if done.late:
+            record = self._slip(record, done.late)
         if record.membership != self._membership:
             lives = self._lives == record.lives
             np.copyto(self._settled, record.ends, where=lives)
@@ -315,42 +317,31 @@ class Running:
             tokens=tokens,
             logprobs=logprobs,
             over=over,
-            failed=[(self.occupant(row), reason) for row, reason in done.failed if self._is_served(record, row)],
+            failed=[(self.occupant(row), reason) for row, reason in done.failed if self.is_served(record, row)],
             prompt_logprobs=self._prompt_logprobs(record, done.prompt_logprobs),
             silent=[self.occupant(row) for row in self._silent if self._settled[row] >= self._last[row]],
             embeddings={
                 self.occupant(part.row).request: part.embedding
                 for part in done.pooled
-                if self._is_served(record, part.row)
+                if self.is_served(record, part.row)
             },
         )
 
-    def progress(self, record: StepRecord) -> dict[RequestId, int]:
-        """Living requests of a step, with the computed tokens that it brought each to."""
-        rows = record.rows[self._lives[record.rows] == record.lives[record.rows]]
-        ends = record.ends[rows].tolist()
-        return {self.occupant(row).request: end for row, end in zip(rows.tolist(), ends, strict=True)}
-
-    def unreturned(self, number: int | None = None) -> dict[RequestId, int]:
-        """Living requests of the steps in flight, with the computed tokens the first of these steps was to reach.
-
-        With `number`, of that step alone.
-        """
-        suspects: dict[RequestId, int] = {}
-        for record in self.in_flight:
-            if number is None or record.number == number:
-                for request, end in self.progress(record).items():
-                    suspects.setdefault(request, end)
-        return suspects
-
-    def held_one(self, number: int | None = None) -> bool:
-        """Whether the steps in flight, or that one, held a single request, also counting those that have left since."""
-        records = [record for record in self.in_flight if number is None or record.number == number]
-        lives = {(row, int(record.lives[row])) for record in records for row in record.rows.tolist()}
-        return len(lives) == 1
-
-    def _is_served(self, record: StepRecord, row: int) -> bool:
+    def is_served(self, record: StepRecord, row: int) -> bool:
+        """Whether the row still lives the life that this step served."""
         return bool(self._lives[row] == record.lives[row]) and self._occupants[row] is not None
+
+    def _slip(self, record: StepRecord, late: tuple[int, ...]) -> StepRecord:
+        """These rows are a token behind what was planned, in this step and in those that left since."""
+        self._write_down()
+        self._lane = None
+        behind = np.zeros_like(self._known)
+        for row in late:
+            behind[row] = self.is_served(record, row)
+        self._computed = self._computed - behind
+        self._known -= behind
+        self.in_flight = deque(other.short_of(behind) for other in self.in_flight)
+        return record.short_of(behind)
 
     def _ended(self, rows: list[int], tokens: list[int]) -> list[Over]:
         """Which of these rows, whose newest tokens these are, are over, and the token that ended each."""
@@ -388,7 +379,7 @@ class Running:
     ) -> list[tuple[RequestId, PromptLogprobs]]:
         told = []
         for part in found:
-            if self._is_served(record, part.row):
+            if self.is_served(record, part.row):
                 sequence = self.occupant(part.row)
                 sequence.reported = max(sequence.reported, part.start + len(part.tokens))
                 told.append((sequence.request, part))

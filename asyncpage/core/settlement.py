@@ -196,8 +196,10 @@ class _Running:
         return blocks
 
     def _drop_behind_windows(self) -> None:
-        for row in self.reserve.order.tolist():
-            changes = self.tables.drop_behind_window(row, int(self.reserve.computed[row]))
+        reserve = self.reserve
+        in_flight = reserve.number - 1 - reserve.returned  # in each of them a row may turn out to be late
+        for row in reserve.order.tolist():
+            changes = self.tables.drop_behind_window(row, max(0, int(reserve.computed[row]) - in_flight))
             if changes:
                 self._blocks.append(np.array(changes, dtype=np.int32))
         self.tables.collect(returned=self.reserve.returned)

@@ -173,6 +173,10 @@ class PersistentBatch:
         """The forward pass has succeeded: these tokens have their KV in place."""
         self.computed[rows] += counts
 
+    def take_back(self, rows: Int32) -> None:
+        """The last token of each of these rows counts as not computed; the next step of the row brings it again."""
+        self.computed[rows] -= 1
+
     def append(self, rows: Int32, tokens: Int32) -> None:
         """Each of these rows gains a token."""
         known = self.known[rows]

@@ -2,17 +2,17 @@
 
 The runner tells it of vocabulary, grammars, rows and tokens; the sampler asks for masks. A thread of its own does the
 work, from the moment that a row's last token is known: beside the answer to a step, the wait for the next, and the
-forward pass. The sampler waits only for what is not ready by then.
+forward pass. What is not ready by then, and a moment later, is late: its row samples in a later step.
 
 INVARIANT: a grammar that breaks a bound, or a token that does not follow it, fails its own row; a row's state depends
-on its output tokens alone, so it comes again after a preemption or a restart.
+on its output tokens alone, so it comes again after a preemption or a restart; rows that follow none wait a moment.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakSet
@@ -33,6 +33,9 @@ MOST_BYTES = 256 << 20
 
 MOST_LIVING_BYTES = 1 << 30
 """Tables of automata that rows follow at this moment, with those: so many rows may bring a grammar each."""
+
+PATIENCE_S = 0.01
+"""For which a step waits for masks: those of people's grammars take 1 to 6 ms when they are new, and 20 at the most."""
 
 _NOT_TOLD = "the executor was not told of the grammar that this request follows"
 _LEFT = "the answer has a token that its grammar does not allow"
@@ -59,6 +62,7 @@ class _Row:
     state: int = DEAD
     is_over: bool = False
     answer: Allowed | str = ""
+    is_ready: bool = False
     job: Future[None] | None = field(default=None, repr=False)
 
 
@@ -109,6 +113,8 @@ class Grammars:
             if (row := self._rows.get(number)) is not None
         ]
         if went_on:
+            for row, _ in went_on:
+                row.is_ready = False
             job = self._submit(self._go_on, went_on)
             for row, _ in went_on:
                 row.job = job
@@ -119,12 +125,21 @@ class Grammars:
 
     # --- what the sampler calls ---------------------------------------------------------------------------------------
 
-    def allowed(self, number: int) -> Allowed | str:
-        """What may come next in a row that follows a grammar, or why the row has failed. Waits until it is known."""
-        row = self._rows[number]
-        assert row.job is not None
-        row.job.result()
-        return row.answer
+    def allowed(self, numbers: Sequence[int], *, have_company: bool) -> list[Allowed | str | None]:
+        """What may come next in each of these rows, or why it has failed; None where that is not known yet.
+
+        Waits a moment for all of them. `have_company`: others are in the step; without, it waits until one is known.
+        """
+        rows = [self._rows[number] for number in numbers]
+        jobs = [row.job for row in rows if row.job is not None]
+        until = ALL_COMPLETED
+        while True:
+            for job in wait(jobs, PATIENCE_S, until).done:
+                job.result()  # what no grammar is to blame for is the step's
+            if have_company or any(row.is_ready for row in rows):
+                break
+            until = FIRST_COMPLETED
+        return [row.answer if row.is_ready else None for row in rows]
 
     # --- what the thread does -----------------------------------------------------------------------------------------
 
@@ -150,8 +165,9 @@ class Grammars:
     def _go_on(self, went_on: Sequence[tuple[_Row, int]]) -> None:
         for row, token in went_on:
             row.output.append(token)
-            if row.automaton is not None:  # else it has failed, and is in the step that was under way
+            if row.automaton is not None:
                 self._try(row, self._continue)
+            row.is_ready = True  # else it has failed, and is in the step that was under way
         self._make_room([row for row, _ in went_on])
 
     def _make_room(self, rows: Sequence[_Row]) -> None:
@@ -178,6 +194,7 @@ class Grammars:
                 self._follow(row)
         except (GrammarLimit, ProtocolError) as error:
             row.automaton, row.answer = None, str(error)
+        row.is_ready = True
 
     def _follow(self, row: _Row) -> None:
         """All of its output, from the grammar's beginning."""

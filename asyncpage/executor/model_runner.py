@@ -79,7 +79,8 @@ class ModelRunner:
             if not len(caught_up):
                 return self._done(step, started, prompt_logprobs=prompt_logprobs, failed=failed, pooled=pooled)
             samplers = rows[caught_up]
-            sampled = self._sample(samplers, inputs.starts[caught_up + 1] - 1, hidden_TE)
+            have_company = len(samplers) < len(rows)
+            sampled = self._sample(samplers, inputs.starts[caught_up + 1] - 1, hidden_TE, have_company=have_company)
             return self._keep(step, started, samplers, sampled, prompt_logprobs, failed, pooled)
 
     def learn(self, lesson: LearnVocabulary | LearnGrammar) -> None:
@@ -143,7 +144,7 @@ class ModelRunner:
         self._attention.plan(inputs.batches)
         return self._model.forward(inputs.tokens, inputs.positions, self._attention.attend)
 
-    def _sample(self, rows: Int32, places: Int32, hidden_TE: torch.Tensor) -> Sampled:
+    def _sample(self, rows: Int32, places: Int32, hidden_TE: torch.Tensor, *, have_company: bool) -> Sampled:
         """A token for each of `rows`, from the hidden state at each of `places`."""
         batch = self._batch
         numbers = (batch.known[rows] - batch.prompts[rows]).astype(np.int64)
@@ -152,7 +153,9 @@ class ModelRunner:
         for at in range(0, len(rows), self._slice):
             part = slice(at, at + self._slice)
             logits = self._model.logits(last_SE[part])
-            parts.append(self._sampler.sample(rows[part], numbers[part], logits, batch.known_of))
+            parts.append(
+                self._sampler.sample(rows[part], numbers[part], logits, batch.known_of, have_company=have_company)
+            )
         return join(parts)
 
     def _keep(
@@ -165,19 +168,22 @@ class ModelRunner:
         failed: dict[int, str],
         pooled: tuple[Pooled, ...],
     ) -> StepDone:
-        """Append what was sampled and answer; rows whose logits made no token are out."""
+        """Append what was sampled and answer; rows whose logits made no token are out, late ones a token behind."""
         tokens, columns = sampled.tokens, sampled.logprobs
-        if sampled.failed:
+        late = rows[list(sampled.late)] if sampled.late else EMPTY
+        if sampled.failed or len(late):
             is_kept = np.ones(len(rows), dtype=np.bool_)
+            is_kept[list(sampled.late)] = False
             for index, reason in sampled.failed:
                 is_kept[index] = False
                 failed[int(rows[index])] = reason
-            self._batch.is_out[rows[~is_kept]] = True
+                self._batch.is_out[rows[index]] = True
+            self._batch.take_back(late)
             rows, tokens = rows[is_kept], tokens[is_kept]
             columns = None if columns is None else logprobs.take(columns, np.flatnonzero(is_kept))
         self._batch.append(rows, tokens)
         self._sampler.append(rows, tokens)
-        return self._done(step, started, rows, tokens, columns, prompt_logprobs, failed, pooled)
+        return self._done(step, started, rows, tokens, columns, prompt_logprobs, failed, pooled, late)
 
     def _done(
         self,
@@ -189,6 +195,7 @@ class ModelRunner:
         prompt_logprobs: tuple[PromptLogprobs, ...] = (),
         failed: dict[int, str] | None = None,
         pooled: tuple[Pooled, ...] = (),
+        late: Int32 = EMPTY,
     ) -> StepDone:
         return StepDone(
             number=step.number,
@@ -201,4 +208,5 @@ class ModelRunner:
             failed=tuple((failed or {}).items()),
             elapsed_us=(time.perf_counter_ns() - started) // 1000,
             pooled=pooled,
+            late=tuple(late.tolist()),
         )

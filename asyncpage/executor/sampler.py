@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -36,11 +36,15 @@ _NOT_NUMBERS = "the model gave logits that are not numbers (NaN, or all minus in
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sampled:
-    """One token a row, int32 [S], aligned with the rows asked for; where `failed` names an index it means nothing."""
+    """One token a row, int32 [S], aligned with the rows asked for.
+
+    Where `failed` names an index it means nothing, nor where `late` does: what those may say is not known yet.
+    """
 
     tokens: Int32
     failed: tuple[tuple[int, str], ...] = ()
     logprobs: Logprobs | None = None
+    late: tuple[int, ...] = ()
 
 
 def join(parts: Sequence[Sampled]) -> Sampled:
@@ -58,6 +62,7 @@ def join(parts: Sequence[Sampled]) -> Sampled:
         tokens=np.concatenate([part.tokens for part in parts]),
         failed=tuple((start + at, why) for start, part in zip(starts, parts, strict=True) for at, why in part.failed),
         logprobs=columns,
+        late=tuple(start + at for start, part in zip(starts, parts, strict=True) for at in part.late),
     )
 
 
@@ -137,11 +142,18 @@ class Sampler:
         self.grammars.append(rows, tokens)
 
     def sample(
-        self, rows: Int32, numbers: NDArray[np.int64], logits_SV: torch.Tensor, known: Callable[[int], Int32]
+        self,
+        rows: Int32,
+        numbers: NDArray[np.int64],
+        logits_SV: torch.Tensor,
+        known: Callable[[int], Int32],
+        *,
+        have_company: bool = False,
     ) -> Sampled:
         """Choose a token for each of `rows` [S], of which it will be output token `numbers` [S], counted from 0.
 
         `logits_SV`: raw, float32, changed in place. `known(row)`: the row's tokens, asked for only where needed.
+        `have_company`: other rows wait for this, too.
         """
         tokens, highest = extremes.best(logits_SV)
         flags = self._flags[rows]
@@ -159,7 +171,11 @@ class Sampler:
         if failed:
             flags[list(failed)] = 0
         with _one_thread(self._device):
-            return self._sample_with_settings(rows, numbers, logits_SV, known, tokens, highest, flags, failed)
+            allowed, late = self._allowed(rows, flags, failed, have_company=have_company)
+            sampled = self._sample_with_settings(
+                rows, numbers, logits_SV, known, tokens, highest, flags, failed, allowed
+            )
+        return replace(sampled, late=late) if late else sampled
 
     def _sample_with_settings(
         self,
@@ -171,11 +187,11 @@ class Sampler:
         highest: NDArray[np.float32],
         flags: NDArray[np.uint8],
         failed: dict[int, str],
+        allowed: dict[int, Allowed],
     ) -> Sampled:
         """The stages; `tokens` and `highest` are the greedy choice and its logit, `failed` the rows already lost."""
         asking = np.flatnonzero(flags & _LOGPROBS)
         raw = torch.log_softmax(self._rows_of(logits_SV, asking), dim=1) if len(asking) else None
-        allowed = self._allowed(rows, flags, failed)
         changed = np.flatnonzero(flags & (_EDITS | _PENALTIES | _GRAMMAR))
         if len(changed):
             for index in np.flatnonzero(flags & (_EDITS | _PENALTIES)).tolist():
@@ -198,17 +214,26 @@ class Sampler:
             columns = logprobs.spread(logprobs.measure(raw, chosen[asking], most), asking, len(rows))
         return Sampled(chosen, tuple(sorted(failed.items())), columns)
 
-    def _allowed(self, rows: Int32, flags: NDArray[np.uint8], failed: dict[int, str]) -> dict[int, Allowed]:
-        """What the rows with a grammar may say, by index; those that failed in it are put down as that."""
-        allowed = {}
-        for index in np.flatnonzero(flags & _GRAMMAR).tolist():
-            answer = self.grammars.allowed(int(rows[index]))
-            if isinstance(answer, str):
-                failed[index] = answer
-                flags[index] = 0
-            else:
+    def _allowed(
+        self, rows: Int32, flags: NDArray[np.uint8], failed: dict[int, str], *, have_company: bool
+    ) -> tuple[dict[int, Allowed], tuple[int, ...]]:
+        """What the rows with a grammar may say, by index, and the late ones; a row that failed in it is put down."""
+        allowed: dict[int, Allowed] = {}
+        asking = np.flatnonzero(flags & _GRAMMAR).tolist()
+        if not asking:
+            return allowed, ()
+        late = []
+        answers = self.grammars.allowed(rows[asking].tolist(), have_company=have_company or len(asking) < len(rows))
+        for index, answer in zip(asking, answers, strict=True):
+            if isinstance(answer, Allowed):
                 allowed[index] = answer
-        return allowed
+                continue
+            flags[index] = 0
+            if answer is None:
+                late.append(index)
+            else:
+                failed[index] = answer
+        return allowed, tuple(late)
 
     def _change(
         self,

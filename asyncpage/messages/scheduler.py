@@ -86,7 +86,8 @@ class StepDone:
 
     `rows` [R]: rows that sampled; `counts` [R]: tokens each accepted (1, more with drafts); `tokens`: [sum counts].
     `logprobs`: aligned with `tokens`, None when no row asked. `failed`: rows that failed alone, with the reason.
-    `pooled`: rows that were to be pooled, in the step that computed their last token.
+    `pooled`: rows that were to be pooled, in the step that computed their last token. `late`: rows that were to sample
+    and could not yet: the last token that they computed counts as not computed, and the next step brings it again.
     """
 
     number: int
@@ -99,6 +100,7 @@ class StepDone:
     failed: tuple[tuple[int, str], ...] = ()
     elapsed_us: int = 0
     pooled: tuple[Pooled, ...] = ()
+    late: tuple[int, ...] = ()
 
 
 @record(frozen=True, slots=True)

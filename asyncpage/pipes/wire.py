@@ -80,9 +80,10 @@ class _DoneRecord:
     prompt_logprobs: tuple[PromptLogprobs, ...]
     failed: tuple[tuple[int, str], ...]
     pooled: tuple[Pooled, ...]
+    late: tuple[int, ...]
 
 
-_NO_RECORD = _DoneRecord((), (), ())
+_NO_RECORD = _DoneRecord((), (), (), ())
 
 
 class Encoder:
@@ -151,9 +152,9 @@ class Encoder:
         if done.logprobs is not None:
             flags |= _HAS_LOGPROBS
             width = _logprob_columns(done.logprobs, n_tokens, columns)
-        if done.prompt_logprobs or done.failed or done.pooled:
+        if done.prompt_logprobs or done.failed or done.pooled or done.late:
             flags |= _HAS_RECORD
-            columns.append(pack(_DoneRecord(done.prompt_logprobs, done.failed, done.pooled)))
+            columns.append(pack(_DoneRecord(done.prompt_logprobs, done.failed, done.pooled, done.late)))
         header = _DONE.pack(_DONE_KIND, flags, done.number, done.epoch, done.elapsed_us, n_rows, n_tokens, width)
         return [header, *columns]
 
@@ -245,6 +246,7 @@ class Decoder:
             record.failed,
             elapsed_us,
             record.pooled,
+            record.late,
         )
 
     def _rows_and_counts(self, flags: int, size: int, columns: list[Int32]) -> tuple[Int32, Int32]:

@@ -116,15 +116,20 @@ class ToyHouse:
         poison: int | None = None,
         slots: int = 0,
         files: ToyFiles | None = None,
+        is_late: Callable[[int, int], bool] = lambda number, row: False,
     ) -> None:
-        """`slots`: of the host tier, 0 for none; `files`: the tier below it, which may have served another house."""
+        """`slots`: of the host tier, 0 for none; `files`: the tier below it, which may have served another house.
+
+        `is_late`: as `ToyRunner` has it.
+        """
         self.handshake = handshake
         self.clock = FakeClock()
         self.outcomes = Outcomes()
         self.steps: list[Step] = []
         self._poison = poison
         self._arena = ToyArena(slots, handshake.block_size) if slots else None
-        self._runner = ToyRunner(handshake, poison=poison, arena=self._arena)
+        self._is_late = is_late
+        self._runner = ToyRunner(handshake, poison=poison, arena=self._arena, is_late=is_late)
         self._broken_epoch = 0  # steps of this epoch and before are dropped, as the executor's ends do
         self._last_epoch = 0
         self._heard = 0  # losses that the scheduler has handled
@@ -202,7 +207,7 @@ class ToyHouse:
         sent = [step.epoch for step in self.boxes["executor"].messages if isinstance(step, Step)]
         self._broken_epoch = max(self._broken_epoch, self._last_epoch, *sent)
         self.boxes["executor"].messages.clear()
-        self._runner = ToyRunner(self.handshake, poison=self._poison, arena=self._arena)
+        self._runner = ToyRunner(self.handshake, poison=self._poison, arena=self._arena, is_late=self._is_late)
         self.boxes["scheduler"].send(ExecutorLost(epoch=1, reason="killed by the test"))
 
     def turn(self, name: str) -> bool:

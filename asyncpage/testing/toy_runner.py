@@ -10,7 +10,7 @@ with and without.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,12 +96,21 @@ class _Row:
 
 
 class ToyRunner:
-    """Implements the executor's `Runner` over blocks of digests. `poison`: a token whose computation raises."""
+    """Implements the executor's `Runner` over blocks of digests."""
 
-    def __init__(self, handshake: Handshake, *, poison: int | None = None, arena: ToyArena | None = None) -> None:
+    def __init__(
+        self,
+        handshake: Handshake,
+        *,
+        poison: int | None = None,
+        arena: ToyArena | None = None,
+        is_late: Callable[[int, int], bool] = lambda number, row: False,
+    ) -> None:
+        """`poison`: a token whose computation raises. `is_late`: whether in this step this row cannot sample yet."""
         self.handshake = handshake
         self._arena = arena
         self._poison = poison
+        self._is_late = is_late
         self._epoch = 0
         self._rows: dict[int, _Row] = {}
         self._grammars: set[bytes] = set()
@@ -131,7 +140,7 @@ class ToyRunner:
                 raise ProtocolError(f"row {row} knows {len(held.tokens)} tokens, asked for {held.computed + count}")
             if self._poison in held.tokens[held.computed : held.computed + count]:
                 raise RuntimeError(f"token {self._poison} cannot be computed")
-        rows, tokens = [], []
+        rows, tokens, late = [], [], []
         pooled: list[Pooled] = []
         for row, count in plans:
             held = self._rows[row]
@@ -142,6 +151,9 @@ class ToyRunner:
             held.computed += count
             if held.computed == len(held.tokens) and held.pooling is not None:
                 pooled.append(Pooled(row, self._pool(held, held.pooling)))
+            elif held.computed == len(held.tokens) and self._is_late(step.number, row):
+                held.computed -= 1
+                late.append(row)
             elif held.computed == len(held.tokens):
                 held.tokens.append(self._sample(held))
                 rows.append(row)
@@ -153,6 +165,7 @@ class ToyRunner:
             counts=np.ones(len(rows), dtype=np.int32),
             tokens=np.array(tokens, dtype=np.int32),
             pooled=tuple(pooled),
+            late=tuple(late),
         )
 
     def learn(self, lesson: LearnVocabulary | LearnGrammar) -> None:

@@ -60,6 +60,20 @@ def check_idle(house: ToyHouse) -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 2])
+def test_a_row_that_cannot_sample_yet_computes_its_last_token_again_and_holds_nobody_up(depth: int) -> None:
+    house = ToyHouse(toy_handshake(blocks=200), depth=depth, is_late=lambda number, row: row == 1 and number < 20)
+    for request in (1, 2):
+        house.admit(request, range(10 * request, 10 * request + 5), tokens(12))
+    house.run(until=lambda: RequestId(1) in house.outcomes.ends)
+    assert house.outcomes.tokens[RequestId(2)] == []
+    house.run()
+    for request in (1, 2):
+        prompt = range(10 * request, 10 * request + 5)
+        assert house.outcomes.tokens[RequestId(request)] == expected(prompt, 12)
+    check_idle(house)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
 def test_rows_that_only_decode_ask_for_memory_once_for_many_steps_and_still_say_what_they_should(depth: int) -> None:
     house = ToyHouse(toy_handshake(blocks=200), depth=depth)
     prompts = {request: [request + 10, *range(20, 24 + request)] for request in range(1, 5)}
@@ -438,6 +452,7 @@ EVENTS = st.one_of(
     blocks=st.integers(17, 40),
     budget=st.integers(4, 24),
     share=st.sampled_from([0, 3, 8]),
+    late=st.sampled_from([0, 0, 2, 5]),
 )
 def test_every_request_ends_once_with_its_own_tokens_in_any_order_of_events(
     groups: tuple[LayerGroup, ...],
@@ -447,9 +462,18 @@ def test_every_request_ends_once_with_its_own_tokens_in_any_order_of_events(
     blocks: int,
     budget: int,
     share: int,
+    late: int,
 ) -> None:
     handshake = toy_handshake(blocks=blocks * len(groups), groups=groups, max_model_len=56)
-    house = ToyHouse(handshake, rows=4, depth=depth, budget_tokens=budget, long_prefill_tokens=share, index=index)
+    house = ToyHouse(
+        handshake,
+        rows=4,
+        depth=depth,
+        budget_tokens=budget,
+        long_prefill_tokens=share,
+        index=index,
+        is_late=lambda number, row: (5 * number + 3 * row) % 7 < late,
+    )
     windows = [group.window for group in groups]
     prompts: dict[RequestId, tuple[list[int], int]] = {}
     cancelled: set[RequestId] = set()

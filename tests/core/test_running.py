@@ -15,6 +15,7 @@ from asyncpage.core.returned import Returned, cut_at_ends
 from asyncpage.core.running import Running
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.core.sequence import Sequence, sequences
+from asyncpage.core.suspects import progress, unreturned
 from asyncpage.errors import ProtocolError
 from asyncpage.messages import Admission, Admit, Int32, Logprobs, PromptLogprobs, RequestId, RequestOptions, StepDone
 
@@ -157,7 +158,7 @@ def test_tokens_reach_only_the_life_that_the_step_was_planned_for() -> None:
     late = start(running, make(3), 0)
     returned = settle(running, done(1, {0: 70, 1: 80}))
     assert told(returned) == {2: [80]}
-    assert running.progress(returned.record) == {2: 6}
+    assert progress(running, returned.record) == {2: 6}
     assert [tokens_of(running, one)[-1] for one in (second, late)] == [80, 5]
     assert first.tokens.tolist() == [0, 1, 2, 3, 4, 5]
 
@@ -260,9 +261,9 @@ def test_the_unreturned_are_the_living_with_the_first_count_they_were_to_reach()
     launch(running, 1, {0: 6, 1: 4})
     launch(running, 2, {0: 1, 1: 2})
     running.close(gone)
-    assert running.unreturned() == {2: 4}
-    assert running.unreturned(2) == {2: 6}
-    assert running.unreturned(3) == {}
+    assert unreturned(running) == {2: 4}
+    assert unreturned(running, 2) == {2: 6}
+    assert unreturned(running, 3) == {}
 
 
 def test_what_was_told_of_a_prompt_is_remembered_over_a_preemption() -> None:
@@ -399,6 +400,7 @@ MOVES = st.lists(
         st.tuples(st.just("launch"), st.just(60)),
         st.tuples(st.just("settle"), st.booleans()),
         st.tuples(st.just("settle"), st.just(False)),
+        st.tuples(st.just("late")),
         st.tuples(st.just("report")),
     ),
     max_size=120,
@@ -467,12 +469,21 @@ class History:
         }
         self.flying.append((self.number, sampled, ends))
 
-    def settle(self, *, ends_one: bool) -> None:
+    def settle(self, *, ends_one: bool, is_one_late: bool = False) -> None:
         number, sampled, ends = self.flying.pop(0)
+        late: tuple[int, ...] = ()
+        if is_one_late and sampled:
+            row = min(sampled)
+            late, (request, _) = (row,), sampled.pop(row)
+            for step in (ends, *(ends for _, _, ends in self.flying)):
+                if step.get(row, (None, 0))[0] == request:
+                    step[row] = request, step[row][1] - 1
+            self.alike = 0
         if ends_one and sampled:
             row = max(sampled)
             sampled[row] = (sampled[row][0], END)
-        returned = settle(self.running, done(number, {row: token for row, (_, token) in sampled.items()}))
+        step = done(number, {row: token for row, (_, token) in sampled.items()})
+        returned = settle(self.running, replace(step, late=late))
         here = {row: one.request for row, one in self.living.items()}
         alive = {row: one for row, one in sampled.items() if here.get(row) == one[0]}
         assert told(returned) == {request: [token] for request, token in alive.values()}
@@ -515,6 +526,8 @@ def test_any_history_brings_each_sequence_its_own_tokens_and_each_full_block_onc
                 history.launch(most)
             case ("settle", bool(ends_one)) if history.flying:
                 history.settle(ends_one=ends_one)
+            case ("late",) if history.flying:
+                history.settle(ends_one=False, is_one_late=True)
             case ("report",):
                 history.report()
     history.report()

@@ -127,7 +127,8 @@ class SettlementMachine(RuleBasedStateMachine):
             blocks=self.blocks + 1, block_size=SIZE, groups=groups, rows=ROWS, max_tokens=MOST, index=index
         )
         self.memory = Memory(self.tables, rules)
-        self.runner = ToyRunner(self.handshake)
+        self.late_row = -1
+        self.runner = self.new_runner()
         self.requests: list[Request] = []
         self.waiting: list[Request] = []
         self.running: dict[int, Request] = {}
@@ -166,14 +167,23 @@ class SettlementMachine(RuleBasedStateMachine):
         self.settle(budget, self.candidates())
 
     @precondition(lambda self: self.in_flight)
-    @rule()
-    def back(self) -> None:
-        """The oldest step in flight returns, with the right tokens."""
+    @rule(late_row=st.integers(-ROWS, ROWS - 1))
+    def back(self, late_row: int = -1) -> None:
+        """The oldest step in flight returns, with the right tokens; the late row computes its last one again."""
         one = self.in_flight.pop(0)
+        self.late_row = late_row
         done = self.runner.execute(one.step)
-        for request, life, end in one.served.values():
+        for row, (request, life, end) in one.served.items():
             if request.row >= 0 and request.life == life:
-                request.settled = end
+                request.settled = end - (row in done.late)
+        for row in done.late:
+            request, life, _ = one.served[row]
+            if request.row == row and request.life == life:
+                request.computed -= 1
+                request.known -= 1
+                for other in self.in_flight:
+                    if other.served.get(row, (None, 0, 0))[:2] == (request, life):
+                        other.served[row] = (request, life, other.served[row][2] - 1)
         for row, token in zip(done.rows.tolist(), done.tokens.tolist(), strict=True):
             request, life, _ = one.served[row]
             if request.row == row and request.life == life:
@@ -208,6 +218,9 @@ class SettlementMachine(RuleBasedStateMachine):
         self.memory.forget_prefixes()
         assert len(self.tables.index) == 0
 
+    def new_runner(self) -> ToyRunner:
+        return ToyRunner(self.handshake, is_late=lambda number, row: row == self.late_row)
+
     @rule(forget=st.booleans())
     def rewind(self, forget: bool) -> None:
         """The steps in flight are lost, with the device when `forget`."""
@@ -220,7 +233,7 @@ class SettlementMachine(RuleBasedStateMachine):
         self.parked.clear()
         self.epoch += 1
         if forget:
-            self.runner = ToyRunner(self.handshake)
+            self.runner = self.new_runner()
         self.memory.rewind(forget=forget)
         self.check_ledger()
 

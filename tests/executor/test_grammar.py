@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from unittest.mock import patch
 
@@ -65,6 +66,7 @@ class Rows:
         done = self.sampler.sample(rows, numbers, stacked, lambda row: np.array(self.known[row], dtype=np.int32))
         kept = np.ones(len(rows), dtype=bool)
         kept[[index for index, _ in done.failed]] = False
+        kept[list(done.late)] = False
         self.sampler.append(rows[kept], done.tokens[kept])
         for row, token in zip(rows[kept].tolist(), done.tokens[kept].tolist(), strict=True):
             self.known[row].append(token)
@@ -77,7 +79,8 @@ class Rows:
 @pytest.fixture
 def rows() -> Iterator[Rows]:
     made = Rows()
-    yield made
+    with patch.object(module, "PATIENCE_S", 60.0):
+        yield made
     made.sampler.grammars.close()
 
 
@@ -250,7 +253,7 @@ def test_the_greediest_grammar_makes_room_for_the_others(rows: Rows) -> None:
     for row, one in enumerate((large, small)):
         rows.add(row, rows.learn(one))
     assert not rows.step(dict.fromkeys(range(2), prefers(1))).failed
-    rows.sampler.grammars.allowed(0)  # waits until both have gone on
+    rows.sampler.grammars.allowed([0, 1], have_company=True)  # waits until both have gone on
     sizes = [one.size_bytes for one in rows.sampler.grammars._living]
     with patch.object(module, "MOST_LIVING_BYTES", sum(sizes) - 1):
         done = [rows.step({0: prefers(2), 1: prefers(2)}), rows.step({0: prefers(1), 1: prefers(END)})]
@@ -287,6 +290,40 @@ def test_drawn_tokens_are_spread_as_the_model_says_among_those_allowed(rows: Row
     assert sum(counts) == 600
     expected = (120, 360, 120)
     assert sum((found - most) ** 2 / most for found, most in zip(counts, expected, strict=True)) < 20  # p < 0.0001
+
+
+def test_a_mask_that_is_not_known_yet_makes_its_row_late_and_nobody_else(rows: Rows) -> None:
+    goes_on = threading.Event()
+    rows.sampler.grammars._submit(lambda _: goes_on.wait(), None)
+    rows.add(0, rows.learn(A_OR_B))
+    rows.add(1, None)
+    with patch.object(module, "PATIENCE_S", 0.0):
+        for _ in range(3):
+            done = rows.step({0: prefers(2, 3), 1: prefers(8)})
+            assert (done.late, done.failed) == ((0,), ())
+    goes_on.set()
+    for _ in range(2):
+        assert not rows.step({0: prefers(2, 4, 5), 1: prefers(8)}).late
+    assert rows.output(0) == [b"b", b"a"]
+    assert rows.output(1) == [b"ba"] * 5
+
+
+def test_without_company_a_step_waits_until_one_of_its_rows_may_say_something(rows: Rows) -> None:
+    for row in range(4):
+        rows.add(row, rows.learn(network(text(b"ab" * (row + 1)))))
+    with patch.object(module, "PATIENCE_S", 0.0):
+        for _ in range(40):
+            left = {row: prefers(1) for row in range(4) if END not in rows.known[row]}
+            if left:
+                assert len(rows.step(left).late) < len(left)
+    assert [b"".join(rows.output(row)) for row in range(4)] == [b"ab" * (row + 1) + b"END" for row in range(4)]
+
+
+def test_an_error_that_no_grammar_is_to_blame_for_fails_the_step(rows: Rows) -> None:
+    with patch.object(module, "Automaton", side_effect=MemoryError):
+        rows.add(0, rows.learn(ANY_A))
+        with pytest.raises(MemoryError):
+            rows.step({0: prefers(1)})
 
 
 def test_bits_beyond_a_byte_forbid_the_right_tokens() -> None:

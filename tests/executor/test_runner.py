@@ -2,9 +2,11 @@
 
 import warnings
 from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,10 +17,23 @@ from asyncpage import machine
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.errors import ModelError, ProtocolError, UsageError
 from asyncpage.executor import model_runner, runner
+from asyncpage.executor.grammar import Allowed, Grammars
 from asyncpage.executor.model_runner import ModelRunner
 from asyncpage.executor.runner import load_runner
-from asyncpage.messages import EMPTY, Load, NewRow, PromptLogprobs, RequestId, Step, StepDone
+from asyncpage.messages import (
+    EMPTY,
+    Constraint,
+    LearnGrammar,
+    LearnVocabulary,
+    Load,
+    NewRow,
+    PromptLogprobs,
+    RequestId,
+    Step,
+    StepDone,
+)
 from asyncpage.pipes.host_arena import HostArena
+from tests.grammar.networks import byte, network, star
 
 VOCABULARY, BLOCK_SIZE, CONTEXT = 199, 4, 96
 NAN_TOKEN = 198
@@ -99,6 +114,7 @@ class Request:
     columns: list[tuple[float, int]] = field(default_factory=list)
     prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
     failed: str | None = None
+    constraint: Constraint | None = None
 
     @property
     def known(self) -> list[int]:
@@ -185,6 +201,7 @@ class Scheduler:
             (np.array(request.blocks, dtype=np.int32).tobytes(),),
             request.sampling,
             request.seed,
+            constraint=request.constraint,
         )
 
     def _take(self, done: StepDone, granted: dict[int, int]) -> None:
@@ -199,6 +216,8 @@ class Scheduler:
             request.output.append(int(done.tokens[index]))
             if done.logprobs is not None:
                 request.columns.append((float(done.logprobs.token_logprobs[index]), int(done.logprobs.ranks[index])))
+        for row in done.late:
+            by_row[row].computed -= 1
         for row, reason in done.failed:
             by_row[row].failed = reason
         for entry in done.prompt_logprobs:
@@ -414,6 +433,36 @@ def test_ids_outside_the_vocabulary_fail_their_row_alone(oracle: Oracle, make: C
     assert sorted(row for row, _ in done.failed) == [1, 2, 3]
     assert all("outside the vocabulary" in str(sick.failed) for sick in bad)
     assert one.output == oracle.greedy(prompt, 1)
+
+
+def test_a_row_whose_mask_is_late_computes_its_last_token_again_and_others_go_on(
+    oracle: Oracle, make: Callable[..., ModelRunner]
+) -> None:
+    executor = make()
+    words = [bytes([1 + number % 8, number]) for number in range(VOCABULARY)]
+    executor.learn(LearnVocabulary(b"".join(words), np.full(VOCABULARY, 2, dtype=np.int32)))
+    anything = Constraint(b"anything", network(star(byte((0, 255)))).to_bytes())
+    executor.learn(LearnGrammar(anything))
+    grammars = executor._sampler.grammars
+    calls = 0
+
+    def late_twice_of_three(numbers: Items[int], *, have_company: bool) -> list[Allowed | str | None]:
+        nonlocal calls
+        calls += 1
+        assert have_company
+        answers = Grammars.allowed(grammars, numbers, have_company=False)
+        return answers if calls % 3 == 0 else [None] * len(answers)
+
+    scheduler = Scheduler(executor)
+    told, free = (request(prompt) for prompt in prompts(9, 13))
+    told.constraint = Constraint(anything.digest, b"")
+    scheduler.start(told, 0)
+    scheduler.start(free, 1)
+    with patch.object(grammars, "allowed", late_twice_of_three):
+        late = [scheduler.step().late for _ in range(18)]
+    assert late == [(0,), (0,), ()] * 6
+    assert told.output == oracle.greedy(told.prompt, 6)
+    assert free.output == oracle.greedy(free.prompt, 18)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 48])

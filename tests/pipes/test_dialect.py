@@ -61,8 +61,8 @@ TOLD = {
     "Granted.rows", "Granted.saves", "Granted.victims", "Granted.woken", "NewRow.tables", "Pooling.kind",
     "RequestOptions.adapter", "RequestOptions.label", "Reserve.computed", "Reserve.filled", "Reserve.free_rows",
     "Reserve.order", "Reserve.victims", "Reserve.wants", "Step.blocks", "Step.copies", "Step.counts", "Step.loads",
-    "Step.removed",
-    "Step.rows", "Step.saves", "StepDone.counts", "StepDone.failed", "StepDone.rows", "StepFailed.reason",
+    "Step.removed", "Step.rows", "Step.saves", "StepDone.counts", "StepDone.failed", "StepDone.late", "StepDone.rows",
+    "StepFailed.reason",
     "StepTokens.counts", "StepTokens.prompt_logprobs", "Stirred.woken", "Why.label",
 }  # fmt: skip
 

@@ -136,6 +136,7 @@ def any_done(draw: st.DrawFn) -> StepDone:
         draw(st.lists(st.tuples(small, text), max_size=2).map(tuple)),
         draw(int64),
         draw(st.lists(st.builds(Pooled, small, token_bytes), max_size=2).map(tuple)),
+        draw(st.lists(small, max_size=3).map(tuple)),
     )  # fmt: skip
 
 
