@@ -16,6 +16,7 @@ import numpy as np
 from asyncpage.config import EngineConfig
 from asyncpage.errors import ModelError
 from asyncpage.formats.sentence_model import read_sentence_model
+from asyncpage.grammar.control import control_bytes
 from asyncpage.house import Text
 from asyncpage.messages import LearnVocabulary, Pooling
 from asyncpage.records import record
@@ -50,6 +51,11 @@ def read_model_files(path: Path, config: EngineConfig) -> ModelFiles:
     if sentences.lowers_text and not (vocabulary.word_pieces is not None and vocabulary.word_pieces.lowers):
         raise ModelError(f"{path}: texts are to be in lower case, and its tokenizer does not bring them to it")
     tokenizer = Tokenizer(vocabulary)
-    shown = tokenizer.shown_bytes(skip_special=True)
-    lesson = LearnVocabulary(b"".join(shown), np.array(list(map(len, shown)), dtype=np.int32))
-    return ModelFiles(Text(tokenizer, template), defaults, sentences.pooling, lesson)
+    return ModelFiles(Text(tokenizer, template), defaults, sentences.pooling, _lesson(tokenizer))
+
+
+def _lesson(tokenizer: Tokenizer) -> LearnVocabulary:
+    """Control tokens stand for what a grammar calls them by."""
+    special = tokenizer.special_ids
+    told = [control_bytes(data) if id in special else data for id, data in enumerate(tokenizer.bytes_by_id)]
+    return LearnVocabulary(b"".join(told), np.array(list(map(len, told)), dtype=np.int32))

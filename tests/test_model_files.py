@@ -37,6 +37,17 @@ def test_a_folder_of_an_embedding_model_has_text_pooling_and_no_template(folder:
     assert found.text.tokenizer.encode("Hello!") == [101, 7592, 999, 102]  # as BERT's own example has it
 
 
+def test_what_an_executor_is_told_of_a_control_token_is_no_text(demo_model: Path, folder: Path) -> None:
+    for path, special, plain in ((demo_model, "<|im_end|>", "house"), (folder, "[SEP]", "house")):
+        found = read_model_files(path, EngineConfig())
+        assert found.vocabulary is not None
+        ends = found.vocabulary.lengths.cumsum().tolist()
+        told = [found.vocabulary.text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        ids = dict(zip(told, range(len(told)), strict=True))
+        assert found.text.tokenizer.encode(special)[-1:] == [ids[b"\xff" + special.encode() + b"\xff"]]
+        assert told.count(plain.encode()) == 1
+
+
 def test_texts_that_are_to_be_in_lower_case_need_a_tokenizer_that_sees_to_it(folder: Path) -> None:
     edit(folder / "sentence_bert_config.json", do_lower_case=True)
     assert read_model_files(folder, EngineConfig()).pooling is not None

@@ -18,9 +18,10 @@ GrammarKind = Literal["json_object", "json_schema", "regex", "choice", "grammar"
 class GrammarSource:
     """`text` by `kind`: the JSON text of a schema or of a list of choices, a regex's pattern, a grammar's GBNF.
 
-    For `json_object` it is empty. A `structure` is a JSON tree of parts: `{"literal": text}`, `{"schema": schema}`,
-    `{"sequence": [part, ...]}`, `{"any_of": [part, ...]}`, `{"repeat": part, "min": a, "max": b or null}` and
-    `{"free": [text, ...]}`, any text that contains none of these.
+    For `json_object` it is empty. A `structure` is a JSON tree of parts: `{"literal": text}`, `{"control": text}`, the
+    control token of this text or the text itself, `{"schema": schema}`, `{"sequence": [part, ...]}`,
+    `{"any_of": [part, ...]}`, `{"repeat": part, "min": a, "max": b or null}` and `{"free": [text, ...]}`, any text
+    that contains none of these.
     """
 
     kind: GrammarKind

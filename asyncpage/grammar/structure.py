@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from asyncpage.grammar.builder import NetworkBuilder
+from asyncpage.grammar.control import control_bytes
 from asyncpage.grammar.counting import repeat
 from asyncpage.grammar.dfa import containing, none_of
 from asyncpage.grammar.document import read_json
@@ -49,6 +50,9 @@ class _Writer:
         match part:
             case {"literal": str(text), **rest} if not rest:
                 self._builder.literal(source, text.encode(), target)
+            case {"control": str(text), **rest} if not rest:
+                self._builder.literal(source, text.encode(), target)
+                self._builder.literal(source, control_bytes(text), target)
             case {"schema": schema, **rest} if not rest:
                 SchemaCompiler(self._builder, self._json, schema, (*path, "schema")).write(source, target)
             case {"sequence": list(parts), **rest} if not rest:
@@ -68,8 +72,8 @@ class _Writer:
                 self._texts.write(none_of(containing(texts)) if texts else ANYTHING, source, target)
             case _:
                 raise invalid(
-                    "a part must be one of literal, schema, sequence, any_of, repeat (with min and max) and free, "
-                    "with the value that belongs to it",
+                    "a part must be one of literal, control, schema, sequence, any_of, repeat (with min and max) and "
+                    "free, with the value that belongs to it",
                     path,
                 )
 

@@ -83,8 +83,8 @@ class Load:
 class LearnVocabulary:
     """What every token stands for, which masks are made of. Kept until the first row that follows a grammar.
 
-    `text`: the bytes of all tokens in a row; `lengths` [T]: of each, 0 for one that no grammar allows (a control
-    token).
+    `text`: the bytes of all tokens in a row, those of a control token as `grammar.control` has them; `lengths` [T]: of
+    each, 0 for one that no grammar allows.
     """
 
     text: bytes

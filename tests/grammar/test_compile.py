@@ -28,6 +28,7 @@ SOURCES: list[tuple[GrammarKind, str]] = [
     ("choice", json.dumps(["b", "a", "ab"])),
     ("grammar", 'root ::= "a" (root | [b-z]{2,300})'),
     ("structure", json.dumps({"sequence": [{"free": ["<a>", "<b>"]}, {"schema": {"type": "object"}}]})),
+    ("structure", json.dumps({"any_of": [{"control": "<a>"}, {"literal": "<b>"}]})),
     *(("json_schema", json.dumps(model.model_json_schema())) for model in MODELS[::5]),
 ]
 
@@ -100,6 +101,16 @@ def test_free_text_contains_none_of_its_texts(texts: list[str]) -> None:
     for _ in range(300):
         tried = "".join(rng.choice("abc") for _ in range(rng.randint(0, 8)))
         assert walk.accepts(tried.encode()) == (not any(text in tried for text in texts))
+
+
+def test_a_control_token_is_its_text_or_what_stands_for_the_token_and_no_part_of_other_texts() -> None:
+    token = b"\xff[CALL]\xff"
+    walk = structure({"sequence": [{"free": ["[CALL]"]}, {"control": "[CALL]"}, {"schema": {"type": "string"}}]})
+    for mark in (b"[CALL]", token):
+        assert walk.accepts(b"one" + mark + b'"two"')
+        assert not walk.accepts(b"one" + mark + b'"' + token + b'"')
+    assert not walk.accepts(token + token + b'"two"')
+    assert not structure({"literal": "[CALL]"}).accepts(token)
 
 
 def test_free_text_without_limits_is_any_text_in_utf_8() -> None:

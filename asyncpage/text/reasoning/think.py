@@ -15,7 +15,7 @@ import regex
 from asyncpage.text.reasoning.parser import API
 from asyncpage.text.reply import ReasoningPart, ReplyPart, ReplyReader
 from asyncpage.text.scripted_reader import SPACE, Script, ScriptedReader, first_of, held_behind
-from asyncpage.text.tools.part import NOTHING, Part, any_of, free, literal, sequence
+from asyncpage.text.tools.part import NOTHING, Part, any_of, control, free, literal, sequence
 
 MOST_SPACE = 256
 
@@ -43,8 +43,9 @@ class DeepSeekR1:
 
     def structure(self, answer: Part, *, is_open: bool) -> Part:
         space = any_of(literal("\n\n"), literal("\n"), NOTHING)
-        rest = sequence(free(self.closing), literal(self.closing), space, answer)
-        return rest if is_open else any_of(answer, sequence(literal(self.opening), rest))
+        mark = control if self.shows_control else literal
+        rest = sequence(free(self.closing), mark(self.closing), space, answer)
+        return rest if is_open else any_of(answer, sequence(mark(self.opening), rest))
 
 
 class Qwen3(DeepSeekR1):

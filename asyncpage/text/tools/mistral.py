@@ -17,7 +17,7 @@ from asyncpage.text.reply import ReplyReader
 from asyncpage.text.scripted_reader import Script
 from asyncpage.text.tools.json_call import MOST_HEAD, JsonCallReader
 from asyncpage.text.tools.parser import API, CallRule
-from asyncpage.text.tools.part import Part, any_of, free, literal, repeat, schema, separated, sequence
+from asyncpage.text.tools.part import Part, any_of, control, free, literal, repeat, schema, separated, sequence
 from asyncpage.text.tools.tool import Tool
 
 MARK, ARGUMENTS = "[TOOL_CALLS]", "[ARGS]"
@@ -49,7 +49,7 @@ class Mistral:
         if self._is_named:
             calls = repeat(call, 1, rule.most)
         else:
-            calls = sequence(literal(f"{MARK} ["), separated(call, ", ", rule.most), literal("]"))
+            calls = sequence(control(MARK), literal(" ["), separated(call, ", ", rule.most), literal("]"))
         if rule.must_call:
             return calls
         return sequence(free(MARK), repeat(calls, 0, 1))
@@ -62,7 +62,7 @@ class Mistral:
     def _call(self, tool: Tool, rule: CallRule) -> Part:
         arguments = schema(rule.schema_of(tool))
         if self._is_named:
-            return sequence(literal(f"{MARK}{tool.name}{ARGUMENTS}"), arguments)
+            return sequence(control(MARK), literal(tool.name), control(ARGUMENTS), arguments)
         head = f'{{"name": {json.dumps(tool.name)}, "arguments": '
         return sequence(literal(head), arguments, literal("}"))
 

@@ -22,6 +22,11 @@ def literal(text: str) -> Part:
     return {"literal": text}
 
 
+def control(text: str) -> Part:
+    """The control token of this text, or the text where the model has none."""
+    return {"control": text}
+
+
 def schema(value: Mapping[str, Any]) -> Part:
     """JSON that follows a schema."""
     return {"schema": value}

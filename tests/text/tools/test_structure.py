@@ -7,9 +7,13 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
 from asyncpage.errors import RequestError
+from asyncpage.grammar.automaton import Automaton
+from asyncpage.grammar.compile import compile_source
+from asyncpage.grammar.lexicon import Lexicon
 from asyncpage.grammar.source import GrammarSource
 from asyncpage.text.reasoning.registry import BUILT_IN as REASONING
 from asyncpage.text.reply import CallArguments, CallBegun, ContentPart, PlainReader, ReasoningPart, ReplyPart
@@ -46,7 +50,7 @@ class Draw:
     def text(self, part: Part) -> str:
         ((kind, value),) = [(key, value) for key, value in part.items() if key not in ("min", "max")]
         match kind:
-            case "literal":
+            case "literal" | "control":
                 return str(value)
             case "sequence":
                 return "".join(map(self.text, value))
@@ -123,6 +127,26 @@ def test_a_free_answer_calls_strict_tools_by_their_schema_or_none(read: Any, nam
         free += not calls
     assert called
     assert free
+
+
+@pytest.mark.parametrize("template", ["", "[ARGS]"])
+@pytest.mark.parametrize("must_call", [True, False])
+def test_mistrals_markers_may_be_control_tokens_and_no_other_control_token_may_come(
+    template: str, must_call: bool
+) -> None:
+    part = BUILT_IN["mistral"](template).structure(CallRule((PING,), must_call=must_call, holds_all=True, most=1))
+    words = [b"\xff[TOOL_CALLS]\xff", b"\xff[ARGS]\xff", b"\xff</s>\xff", b"[TOOL_CALLS]", b"Hi", b"ping-1", b"{}"]
+    words += [b" [", b'{"name": "ping-1", "arguments": ', b"}]"]
+    automaton = Automaton(compile_source(to_source(part)), Lexicon(words))
+    call = [0, 5, 1, 6] if template else [0, 7, 8, 6, 9]
+    for answer in (call, [3, *call[1:]]) if must_call else (call, [4, *call], [4, 3, *call[1:]]):
+        state = automaton.start
+        for token in answer:
+            allowed = np.flatnonzero(np.unpackbits(automaton.mask(state), bitorder="little")).tolist()
+            assert token in allowed
+            assert 2 not in allowed
+            state = automaton.advance(state, token)
+        assert automaton.may_end(state)
 
 
 def test_arguments_written_one_by_one_refuse_a_schema_over_all_of_them_by_its_keyword() -> None:
