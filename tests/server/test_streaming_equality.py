@@ -1,7 +1,7 @@
 """A stream, put together as its clients do, is the answer that the same body gets whole: for every option, in any mix.
 
-The engine repeats the last words byte by byte, so what a test says is what its model writes, cut everywhere; and half
-of all streams let what they have to say gather, as they do when their loop is behind.
+The engine repeats the last words, byte by byte or in longer pieces, so what a test says is what its model writes, cut
+everywhere; and half of all streams let what they have to say gather, as they do when their loop is behind.
 
 INVARIANT: the whole object is rebuilt from the events alone, and differs from the collected one in ids at most.
 """
@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import aiohttp
@@ -19,7 +20,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from asyncpage.actors.frontend import Sink
 from asyncpage.config import ServerConfig
+from asyncpage.core.sampling import SamplingParams
+from asyncpage.messages import Finish, LogprobEntry, Prompt, RequestId, RequestOptions
 from asyncpage.server.http_server import HttpServer
 from asyncpage.server.pace import Pace
 from asyncpage.text.reasoning.think import DeepSeekR1
@@ -175,10 +179,50 @@ MESSAGE = _merged(
     ),
     MESSAGE_TOOLS | st.just({}),
 )
-# What the model speaks, and whether its streams gather what they have to say.
+# What the model speaks, whether its streams gather what they have to say, and how many bytes come at once.
+MOST = st.sampled_from([1, 1, 3, 7, 20, 200])
 MODELS = st.tuples(
-    st.sampled_from([Hermes, *PARSERS]), st.sampled_from([True, True, False]), st.booleans(), st.booleans()
+    st.sampled_from([Hermes, *PARSERS]), st.sampled_from([True, True, False]), st.booleans(), st.booleans(), MOST
 )
+
+
+class Gathered:
+    """A sink that passes on the text of some tokens at once, as of long tokens."""
+
+    def __init__(self, sink: Sink, most: int) -> None:
+        self._sink = sink
+        self._most = most
+        self._texts: dict[RequestId, list[tuple[str, Sequence[int], Sequence[LogprobEntry] | None]]] = {}
+
+    def text(self, request: RequestId, text: str, ids: Sequence[int], entries: Sequence[LogprobEntry] | None) -> None:
+        held = self._texts.setdefault(request, [])
+        held.append((text, ids, entries))
+        if len(held) >= self._most:
+            self._pass_on(request)
+
+    def finished(self, finish: Finish) -> None:
+        self._pass_on(finish.request)
+        self._sink.finished(finish)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sink, name)
+
+    def _pass_on(self, request: RequestId) -> None:
+        held = self._texts.pop(request, [])
+        if held:
+            texts, ids, entries = zip(*held, strict=True)
+            said = None if all(each is None for each in entries) else list(chain.from_iterable(filter(None, entries)))
+            self._sink.text(request, "".join(texts), list(chain.from_iterable(ids)), said)
+
+
+class Engine(EchoEngine):
+    """`most`: tokens whose text comes at once."""
+
+    most = 1
+
+    def submit(self, prompt: Prompt, sampling: SamplingParams, options: RequestOptions, sink: Sink) -> RequestId:
+        gathered: Any = Gathered(sink, self.most)
+        return super().submit(prompt, sampling, options, gathered)
 
 
 class Pair:
@@ -189,10 +233,12 @@ class Pair:
         self._site = site
         self._monkeypatch = monkeypatch
 
-    def ask(self, path: str, body: Fields, model: Any = (Hermes, True, False, False)) -> Both | None:
+    def ask(self, path: str, body: Fields, model: Any) -> Both | None:
         """Status, whole answer and events; None where both are refused, alike."""
-        parser, thinks, is_open, gathers = model
+        parser, thinks, is_open, gathers, most = model
         engine = self._site.engine
+        assert isinstance(engine, Engine)
+        engine.most = most
         engine.tool_parser = parser("")
         engine.reasoning_parser = DeepSeekR1("") if thinks else None
         engine.end_of_prompt = "<think>\n" if is_open else ""
@@ -234,7 +280,7 @@ def pair() -> Iterator[Pair]:
     with asyncio.Runner() as runner, pytest.MonkeyPatch.context() as monkeypatch:
 
         async def start() -> Site:
-            engine = EchoEngine()
+            engine = Engine()
             engine.max_model_len = 1024
             server = HttpServer(engine, ServerConfig(port=0, log_requests=False))
             await server.start()
@@ -358,10 +404,11 @@ PROMPTS = st.lists(CONTENTS, min_size=1, max_size=2).map(lambda texts: texts[0] 
     prompt=PROMPTS | st.lists(st.integers(0, 255), min_size=1, max_size=20),
     options=STREAM_OPTIONS,
     gathers=st.booleans(),
+    most=MOST,
 )
-def test_a_completion_streamed_is_the_completion_whole(pair: Pair, body, prompt, options, gathers) -> None:
+def test_a_completion_streamed_is_the_completion_whole(pair: Pair, body, prompt, options, gathers, most) -> None:
     asked = {"prompt": prompt, "stream_options": options, **body}
-    found = pair.ask("/v1/completions", asked, (Hermes, True, False, gathers))
+    found = pair.ask("/v1/completions", asked, (Hermes, True, False, gathers, most))
     if found is not None:
         _, answer, events = found
         check(answer, joined_completion(answer, [chunk for _, chunk in events], body, options))
