@@ -42,9 +42,17 @@ _MAIN = (sys.executable, "-P", "-m", "asyncpage.grammar")
 
 
 class GrammarCompiler:
-    """`main`: the worker's command line, to which this process's id is added."""
+    """`backend`: by name. `main`: the worker's command line, to which this process's id and the name are added."""
 
-    def __init__(self, *, limit_s: float = LIMIT_S, most_waiting: int = MOST_WAITING, main: Sequence[str] = _MAIN):
+    def __init__(
+        self,
+        backend: str = "builtin",
+        *,
+        limit_s: float = LIMIT_S,
+        most_waiting: int = MOST_WAITING,
+        main: Sequence[str] = _MAIN,
+    ) -> None:
+        self._backend = backend
         self._limit_s = limit_s
         self._most_waiting = most_waiting
         self._main = tuple(main)
@@ -150,6 +158,7 @@ class GrammarCompiler:
         self._worker = worker = await asyncio.create_subprocess_exec(
             *self._main,
             str(os.getpid()),
+            self._backend,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=environment,

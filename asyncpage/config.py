@@ -104,6 +104,11 @@ class EngineConfig:
         choices=("auto", "last", "mean", "cls", "none"),
     )
     attention_backend: str = setting("auto", "an attention backend by name; see 'asyncpage backends --explain'")
+    grammar_backend: str = setting(
+        "builtin",
+        "what makes answers follow schemas and grammars: builtin, llguidance or xgrammar (packages to install), or a "
+        "backend of yours by entry point",
+    )
     cpu_threads: int | None = setting(None, "threads of the executor; default: the cores of this cgroup")
     seed: int | None = setting(None, "seed of what requests do not seed themselves; default: drawn at start")
     generation_config: str = setting(

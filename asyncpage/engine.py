@@ -30,6 +30,7 @@ from asyncpage.core.policy_registry import load_policy
 from asyncpage.core.pooling import POOLED, check_mode, choose_pooling, no_embeddings
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.errors import Failure, RequestError, UsageError
+from asyncpage.grammar.backend_registry import load_backend
 from asyncpage.grammar.request import read_request
 from asyncpage.grammar.source import GrammarSource
 from asyncpage.host_memory import open_arena
@@ -111,7 +112,7 @@ class AsyncEngine:
         self._recorder = recorder
         self._arena = arena
         self._clock = clock
-        self._compiler = GrammarCompiler()
+        self._compiler = GrammarCompiler(config.grammar_backend)
         self._vocabulary = files.vocabulary
         self._eos_ids = files.text.tokenizer.eos_ids
         self._is_taught = False  # whether the executor's end has the vocabulary
@@ -148,6 +149,7 @@ class AsyncEngine:
         configure_logs_unless_set()
         config.check()
         load_policy(config.scheduling_policy)  # a wrong one is refused before anything starts
+        load_backend(config.grammar_backend)
         clock = clock or SystemClock()
         boxes = mailboxes(config)
         files = None if config.journal is None else SegmentFiles(Path(config.journal), config.journal_bytes)

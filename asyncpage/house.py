@@ -287,6 +287,7 @@ def executor_settings(config: EngineConfig, model_path: str, arena: HostArena | 
         "num_kv_blocks",
         "attention_backend",
         "cpu_threads",
+        "grammar_backend",
     )
     settings = {"model_path": model_path, **{name: getattr(config, name) for name in names}}
     if arena is not None:

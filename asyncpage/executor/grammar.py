@@ -20,19 +20,19 @@ from weakref import WeakSet
 import numpy as np
 import torch
 
-from asyncpage.errors import ProtocolError
-from asyncpage.grammar.automaton import DEAD, Automaton, Bits
-from asyncpage.grammar.configuration import GrammarFull, GrammarLimit
-from asyncpage.grammar.lexicon import Lexicon
-from asyncpage.grammar.masks import MaskCache
-from asyncpage.grammar.network import Network
+from asyncpage.errors import AsyncpageError, ProtocolError
+from asyncpage.grammar.backend import Bits, Follower, Grammar, Reader
+from asyncpage.grammar.backend_registry import load_backend
+from asyncpage.grammar.network import MAGIC
 from asyncpage.messages import Int32, LearnGrammar, LearnVocabulary, NewRow
 
+BUILTIN = "builtin"
+
 MOST_BYTES = 256 << 20
-"""Tables of automata that are kept for rows to come, all grammars together."""
+"""What opened grammars take that are kept for rows to come, all together, as far as their backends know it."""
 
 MOST_LIVING_BYTES = 1 << 30
-"""Tables of automata that rows follow at this moment, with those: so many rows may bring a grammar each."""
+"""What those take with the ones that rows follow at this moment: so many rows may bring a grammar each."""
 
 PATIENCE_S = 0.01
 """For which a step waits for masks: those of people's grammars take 1 to 6 ms when they are new, and 20 at the most."""
@@ -53,33 +53,39 @@ class Allowed:
 
 @dataclass(slots=True, eq=False)
 class _Row:
-    """`output`: what it has said so far. `answer`: what the sampler gets, or why the row has failed."""
+    """`output`: what it had said when it came. `answer`: what the sampler gets, or why the row has failed."""
 
     digest: bytes
     ends: frozenset[int]
     output: list[int]
-    automaton: Automaton | None = None
-    state: int = DEAD
+    grammar: Grammar | None = None
+    follower: Follower | None = None
     is_over: bool = False
     answer: Allowed | str = ""
     is_ready: bool = False
     job: Future[None] | None = field(default=None, repr=False)
 
+    def fail(self, reason: str) -> None:
+        self.grammar, self.follower, self.answer = None, None, reason
+
 
 class Grammars:
-    """All grammars that this executor was told of, and the rows that follow one."""
+    """All grammars that this executor was told of, and the rows that follow one.
 
-    def __init__(self, vocab_size: int) -> None:
+    `backend`: whose compiled grammars these are, but for those that say themselves that they are the built-in one's.
+    """
+
+    def __init__(self, vocab_size: int, backend: str = BUILTIN) -> None:
         self._vocab_size = vocab_size
+        self._backend = backend
         self._thread: ThreadPoolExecutor | None = None
         self._rows: dict[int, _Row] = {}
         # From here on the thread's own.
         self._vocabulary: LearnVocabulary | None = None
-        self._lexicon: Lexicon | None = None
-        self._masks = MaskCache()
-        self._networks: dict[bytes, bytes] = {}
-        self._automata: OrderedDict[bytes, Automaton] = OrderedDict()
-        self._living: WeakSet[Automaton] = WeakSet()  # those, and the ones that rows still follow
+        self._readers: dict[str, Reader] = {}
+        self._compiled: dict[bytes, bytes] = {}
+        self._opened: OrderedDict[bytes, Grammar] = OrderedDict()
+        self._living: WeakSet[Grammar] = WeakSet()  # those, and the ones that rows still follow
 
     # --- what the runner calls ----------------------------------------------------------------------------------------
 
@@ -152,22 +158,23 @@ class Grammars:
         match lesson:
             case LearnVocabulary():
                 self._vocabulary = lesson
+                self._reader(self._backend)  # while the grammar is compiled that it is for
             case LearnGrammar():
                 for digest in lesson.forget:
-                    self._networks.pop(digest, None)
-                    self._automata.pop(digest, None)
-                self._networks[lesson.constraint.digest] = lesson.constraint.network
+                    self._compiled.pop(digest, None)
+                    self._opened.pop(digest, None)
+                self._compiled[lesson.constraint.digest] = lesson.constraint.network
 
     def _begin(self, row: _Row) -> None:
-        self._try(row, self._follow)
+        self._say(row, row.output)
         self._make_room([row])
 
     def _go_on(self, went_on: Sequence[tuple[_Row, int]]) -> None:
         for row, token in went_on:
-            row.output.append(token)
-            if row.automaton is not None:
-                self._try(row, self._continue)
-            row.is_ready = True  # else it has failed, and is in the step that was under way
+            if row.follower is None:  # it has failed, and is in the step that was under way
+                row.is_ready = True
+            else:
+                self._say(row, (token,))
         self._make_room([row for row, _ in went_on])
 
     def _make_room(self, rows: Sequence[_Row]) -> None:
@@ -177,92 +184,80 @@ class Grammars:
         """
         if sum(one.size_bytes for one in self._living) <= MOST_LIVING_BYTES:
             return
-        self._automata.clear()
-        for row in sorted(rows, key=lambda row: row.automaton.size_bytes if row.automaton else 0, reverse=True):
+        self._opened.clear()
+        for row in sorted(rows, key=lambda row: row.grammar.size_bytes if row.grammar else 0, reverse=True):
             if sum(one.size_bytes for one in self._living) <= MOST_LIVING_BYTES:
                 return
-            row.automaton, row.answer = None, _TOO_MUCH
+            row.fail(_TOO_MUCH)
 
-    def _try(self, row: _Row, work: Callable[[_Row], None]) -> None:
+    def _say(self, row: _Row, tokens: Sequence[int]) -> None:
         """Bring a row up to date; what goes wrong is its answer."""
         try:
-            try:
-                work(row)
-            except GrammarFull:
-                # The ways of other rows fill the automaton: this one goes its own again, in a fresh one.
-                self._automata.pop(row.digest, None)
-                self._follow(row)
-        except (GrammarLimit, ProtocolError) as error:
-            row.automaton, row.answer = None, str(error)
+            if row.follower is None:
+                row.grammar = self._grammar(row.digest)
+                row.follower = row.grammar.begin()
+            for token in tokens:
+                self._step(row, row.follower, token)
+            row.answer = self._answer(row, row.follower)
+        except Exception as error:  # a library's own among them: whatever it is, it is this row's
+            row.fail(_reason(error))
         row.is_ready = True
 
-    def _follow(self, row: _Row) -> None:
-        """All of its output, from the grammar's beginning."""
-        automaton = row.automaton = self._automaton_of(row.digest)
-        row.state, row.is_over = automaton.start, False
-        for token in row.output:
-            self._step(row, token)
-        self._answer(row)
-
-    def _continue(self, row: _Row) -> None:
-        self._step(row, row.output[-1])
-        self._answer(row)
-
-    def _step(self, row: _Row, token: int) -> None:
-        assert row.automaton is not None
-        if token in row.ends and row.automaton.may_end(row.state):
+    def _step(self, row: _Row, follower: Follower, token: int) -> None:
+        if token in row.ends and follower.may_end():
             row.is_over = True  # the step that is under way may have it still
-        elif not row.is_over:
-            row.state = row.automaton.advance(row.state, token)
+        elif not row.is_over and not follower.advance(token):
+            raise ProtocolError(_LEFT)
 
-    def _answer(self, row: _Row) -> None:
-        automaton, ends = row.automaton, row.ends
-        assert automaton is not None
-        if row.state == DEAD:
-            row.answer = _LEFT
-            return
-        may_end = automaton.may_end(row.state)
-        bits = np.zeros(self._mask_bytes, dtype=np.uint8) if row.is_over else automaton.mask(row.state).copy()
-        for token in ends:
+    def _answer(self, row: _Row, follower: Follower) -> Allowed | str:
+        bits = np.zeros((self._vocab_size + 7) // 8, dtype=np.uint8) if row.is_over else follower.mask().copy()
+        for token in row.ends:
             bits[token >> 3] &= ~np.uint8(1 << (token & 7))
         only_ends = not bits.any()
-        if may_end:
-            for token in ends:
+        if follower.may_end():
+            for token in row.ends:
                 bits[token >> 3] |= np.uint8(1 << (token & 7))
         elif only_ends:
-            row.answer = _STUCK
-            return
-        row.answer = Allowed(bits, only_ends)
+            return _STUCK
+        return Allowed(bits, only_ends)
 
-    @property
-    def _mask_bytes(self) -> int:
-        return (self._vocab_size + 7) // 8
-
-    def _automaton_of(self, digest: bytes) -> Automaton:
-        """Errors: `ProtocolError` for a grammar that was not told, or bytes that are no network; `GrammarLimit`."""
-        automaton = self._automata.get(digest)
-        if automaton is None:
-            network = self._networks.get(digest)
-            if network is None or self._vocabulary is None:
+    def _grammar(self, digest: bytes) -> Grammar:
+        """Errors: `ProtocolError` for a grammar that was not told or cannot be read; `GrammarLimit`, `UsageError`."""
+        grammar = self._opened.get(digest)
+        if grammar is None:
+            compiled = self._compiled.get(digest)
+            if compiled is None or self._vocabulary is None:
                 raise ProtocolError(_NOT_TOLD)
-            if self._lexicon is None:
-                self._lexicon = _lexicon_of(self._vocabulary, self._vocab_size)
-            automaton = Automaton(Network.from_bytes(network), self._lexicon, self._masks)
-            self._automata[digest] = automaton
-            self._living.add(automaton)
-        self._automata.move_to_end(digest)
-        while len(self._automata) > 1 and sum(one.size_bytes for one in self._automata.values()) > MOST_BYTES:
-            self._automata.popitem(last=False)
-        return automaton
+            grammar = self._reader(BUILTIN if compiled.startswith(MAGIC) else self._backend).open(compiled)
+            self._opened[digest] = grammar
+            self._living.add(grammar)
+        self._opened.move_to_end(digest)
+        while len(self._opened) > 1 and sum(one.size_bytes for one in self._opened.values()) > MOST_BYTES:
+            self._opened.popitem(last=False)
+        return grammar
+
+    def _reader(self, backend: str) -> Reader:
+        reader = self._readers.get(backend)
+        if reader is None:
+            assert self._vocabulary is not None
+            token_bytes = _token_bytes(self._vocabulary)[: self._vocab_size]
+            reader = self._readers[backend] = load_backend(backend).reader(token_bytes, self._vocab_size)
+        return reader
 
 
-def _lexicon_of(vocabulary: LearnVocabulary, vocab_size: int) -> Lexicon:
-    ends = np.cumsum(vocabulary.lengths[:vocab_size])
+def _reason(error: Exception) -> str:
+    """Why a row has failed. The words of an error that is not ours may quote the grammar."""
+    if isinstance(error, AsyncpageError):
+        return str(error)
+    return f"the grammar could not be followed: {type(error).__name__}"
+
+
+def _token_bytes(vocabulary: LearnVocabulary) -> list[bytes]:
     text, at, token_bytes = vocabulary.text, 0, []
-    for end in ends.tolist():
+    for end in np.cumsum(vocabulary.lengths).tolist():
         token_bytes.append(text[at:end])
         at = end
-    return Lexicon(token_bytes, vocab_size)
+    return token_bytes
 
 
 def forbid(logits_SV: torch.Tensor, indices: Sequence[int], bits: Sequence[Bits]) -> None:

@@ -18,6 +18,7 @@ from asyncpage.errors import ProtocolError
 from asyncpage.executor import logprobs
 from asyncpage.executor.attention import PagedAttention
 from asyncpage.executor.batch import BatchShape, PersistentBatch
+from asyncpage.executor.grammar import BUILTIN
 from asyncpage.executor.inputs import InputBuffers, Inputs
 from asyncpage.executor.pooler import Pooler
 from asyncpage.executor.prompt_logprobs import NOT_NUMBERS, PromptMeter
@@ -44,14 +45,21 @@ LOGITS_BYTES = 32 * 1024 * 1024
 class ModelRunner:
     """Owns the model, the KV pool, the rows and the sampler; see `process.Runner`."""
 
-    def __init__(self, handshake: Handshake, model: Model, attention: PagedAttention, shape: BatchShape) -> None:
+    def __init__(
+        self,
+        handshake: Handshake,
+        model: Model,
+        attention: PagedAttention,
+        shape: BatchShape,
+        grammar_backend: str = BUILTIN,
+    ) -> None:
         self.handshake = handshake
         self._model = model
         self._attention = attention
         device = attention.device
         self._batch = PersistentBatch(shape)
         self._inputs = InputBuffers(shape, device)
-        self._sampler = Sampler(model.vocab_size, device)
+        self._sampler = Sampler(model.vocab_size, device, grammar_backend)
         self._epoch = -1
         self._slice = max(1, LOGITS_BYTES // (4 * model.vocab_size))
         self._prompts = PromptMeter(model.logits, self._slice)

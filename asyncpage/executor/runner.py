@@ -103,7 +103,7 @@ def load_runner(load: Load) -> Runner:
         max_rows=demand.max_num_seqs,
         max_tokens=limits.max_tokens,
     )
-    return ModelRunner(handshake, model, attention, shape)
+    return ModelRunner(handshake, model, attention, shape, settings["grammar_backend"])
 
 
 def _check_memory(config: Mapping[str, Any], settings: Mapping[str, Any], dtype: str, kv_dtype: str) -> None:

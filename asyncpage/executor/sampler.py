@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from asyncpage.executor import edits, extremes, logprobs, noise, penalties
 from asyncpage.executor.filters import Filters
-from asyncpage.executor.grammar import Allowed, Grammars, forbid
+from asyncpage.executor.grammar import BUILTIN, Allowed, Grammars, forbid
 from asyncpage.executor.race import Float64, Int64, Race
 from asyncpage.messages import Int32, Logprobs, NewRow
 
@@ -69,8 +69,8 @@ def join(parts: Sequence[Sampled]) -> Sampled:
 class Sampler:
     """Settings and counters of all rows: columns for what many rows have, a mapping for what few have."""
 
-    def __init__(self, vocab_size: int, device: torch.device) -> None:
-        self.grammars = Grammars(vocab_size)
+    def __init__(self, vocab_size: int, device: torch.device, grammar_backend: str = BUILTIN) -> None:
+        self.grammars = Grammars(vocab_size, grammar_backend)
         self._vocab_size = vocab_size
         self._device = device
         self._race = Race(vocab_size, device)

@@ -1,7 +1,7 @@
-"""The compile worker: `python -m asyncpage.grammar PARENT_PID`, started by `asyncpage/compiler.py`.
+"""The compile worker: `python -m asyncpage.grammar PARENT_PID BACKEND`, started by `asyncpage/compiler.py`.
 
 Reads requests on standard input and answers each on standard output, both a length of 4 bytes (little-endian) and as
-many bytes. A request is a `GrammarSource` as JSON; an answer is `OK` and a network's bytes, or `REFUSED` and what
+many bytes. A request is a `GrammarSource` as JSON; an answer is `OK` and the compiled bytes, or `REFUSED` and what
 `RequestError` says as JSON. The first answer is empty and says that the worker is ready. A grammar is a client's word:
 memory and processor time are limited by the system, wall time by the parent.
 
@@ -17,9 +17,12 @@ import resource
 import struct
 import sys
 import traceback
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from asyncpage.pipes.tether import tie_to_parent
+
+if TYPE_CHECKING:
+    from asyncpage.grammar.backend import GrammarBackend
 
 OK, REFUSED = b"\0", b"\1"
 
@@ -27,38 +30,42 @@ MEMORY_BYTES = 2 << 30  # of address space, of which numpy and its libraries tak
 CPU_S = 30  # a request; the parent gives up long before
 
 _LENGTH = struct.Struct("<I")
+_FIRST = b'{"kind": "choice", "text": "[\\"a\\"]"}'
 
 
-def main(parent_pid: int) -> None:
-    """Answer requests until standard input ends."""
+def main(parent_pid: int, name: str) -> None:
+    """Compile with the backend called `name` until standard input ends."""
     tie_to_parent(parent_pid, 0)
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # nothing that a library prints may come between answers
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
-    from asyncpage.grammar.compile import compile_source  # numpy and all: what starting takes
+    from asyncpage.grammar.backend_registry import load_backend
 
-    del compile_source
+    backend = load_backend(name)
+    answer(backend, _FIRST)  # imports what compiling takes
     _write(answers, b"")
     while (header := requests.read(_LENGTH.size)) != b"":
         used_s = resource.getrusage(resource.RUSAGE_SELF)
         limit_s = int(used_s.ru_utime + used_s.ru_stime) + CPU_S
         resource.setrlimit(resource.RLIMIT_CPU, (limit_s, resource.RLIM_INFINITY))
-        _write(answers, answer(requests.read(_LENGTH.unpack(header)[0])))
+        _write(answers, answer(backend, requests.read(_LENGTH.unpack(header)[0])))
 
 
-def answer(request: bytes) -> bytes:
+def answer(backend: GrammarBackend, request: bytes) -> bytes:
     """What the parent is told of one request."""
     from asyncpage.errors import Failure, RequestError
-    from asyncpage.grammar.compile import compile_source
+    from asyncpage.grammar.builtin import BuiltinBackend
     from asyncpage.grammar.network import MAX_BYTES
     from asyncpage.grammar.source import GrammarSource
 
     try:
-        network = compile_source(GrammarSource(**json.loads(request))).to_bytes()
-        if len(network) <= MAX_BYTES:
-            return OK + network
+        source = GrammarSource(**json.loads(request))
+        # What the server composes itself, for tool calls, is no format of a library's.
+        compiled = (BuiltinBackend() if source.kind == "structure" else backend).compile(source)
+        if len(compiled) <= MAX_BYTES:
+            return OK + compiled
         failure = Failure(400, f"the compiled grammar has more than {MAX_BYTES} bytes", "grammar_too_large", "")
     except RequestError as error:
         failure = error.failure
@@ -78,4 +85,4 @@ def _write(answers: BinaryIO, data: bytes) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2])

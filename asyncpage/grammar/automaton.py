@@ -16,13 +16,13 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncpage.grammar.configuration import Configurations, GrammarFull, GrammarLimit
+from asyncpage.grammar.backend import Bits, GrammarLimit
+from asyncpage.grammar.configuration import Configurations, GrammarFull
 from asyncpage.grammar.lexicon import Lexicon
 from asyncpage.grammar.likeness import colours
 from asyncpage.grammar.masks import MaskCache
 from asyncpage.grammar.network import Network
 
-Bits = NDArray[np.uint8]
 Int64 = NDArray[np.int64]
 
 DEAD = -1

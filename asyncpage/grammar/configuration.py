@@ -18,7 +18,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncpage.errors import AsyncpageError
+from asyncpage.grammar.backend import GrammarLimit
 from asyncpage.grammar.network import Int32, Network
 
 STATE_BITS = 18  # MAX_STATES is below 2 ** 18
@@ -30,10 +30,6 @@ MAX_KEPT = 200_000  # closures with their configurations, and frames, together: 
 
 _NO_RETURN = -1
 _MOST_JUMPS = 16  # of a call's return, before it is taken for one that has more to do
-
-
-class GrammarLimit(AsyncpageError):
-    """A grammar asks for more than a walk may take; only the request that brought it fails."""
 
 
 class GrammarFull(GrammarLimit):

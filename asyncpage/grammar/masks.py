@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable
 
-import numpy as np
-from numpy.typing import NDArray
+from asyncpage.grammar.backend import Bits
 
 MASK_BYTES = 64 << 20  # some ten thousand masks of a vocabulary of 50 thousand tokens
 
@@ -22,7 +21,7 @@ class MaskCache:
     def __init__(self, most_bytes: int = MASK_BYTES) -> None:
         self._most_bytes = most_bytes
         self._bytes = 0
-        self._masks: OrderedDict[Hashable, NDArray[np.uint8]] = OrderedDict()
+        self._masks: OrderedDict[Hashable, Bits] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._masks)
@@ -30,14 +29,14 @@ class MaskCache:
     def __contains__(self, key: Hashable) -> bool:
         return key in self._masks
 
-    def get(self, key: Hashable) -> NDArray[np.uint8] | None:
+    def get(self, key: Hashable) -> Bits | None:
         """The mask under this key, which is now the one used last."""
         mask = self._masks.get(key)
         if mask is not None:
             self._masks.move_to_end(key)
         return mask
 
-    def put(self, key: Hashable, mask: NDArray[np.uint8]) -> None:
+    def put(self, key: Hashable, mask: Bits) -> None:
         """Keep a mask; others make room for it."""
         self._masks[key] = mask
         self._bytes += mask.nbytes

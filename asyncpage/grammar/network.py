@@ -20,7 +20,7 @@ Int32 = NDArray[np.int32]  # not from the messages: the compile worker starts a 
 MAX_STATES = 200_000
 MAX_BYTES = 8 * 1024 * 1024
 
-_MAGIC = b"apgn"
+MAGIC = b"apgn"
 _VERSION = 1
 _HEADER = struct.Struct("<4s6I")  # magic, version, states, rules, edges, jumps, calls
 
@@ -61,7 +61,7 @@ class Network:
         """A header and int32 columns, little-endian: equal networks give equal bytes on every machine."""
         columns = (self.starts, self.finals, self.edges, self.jumps, self.calls)
         counts = (self.states, len(self.starts), len(self.edges), len(self.jumps), len(self.calls))
-        return _HEADER.pack(_MAGIC, _VERSION, *counts) + b"".join(
+        return _HEADER.pack(MAGIC, _VERSION, *counts) + b"".join(
             np.ascontiguousarray(column, dtype="<i4").tobytes() for column in columns
         )
 
@@ -71,7 +71,7 @@ class Network:
         if not _HEADER.size <= len(raw) <= MAX_BYTES:
             raise ProtocolError(f"a grammar network of {len(raw)} bytes")
         magic, version, states, rules, edges, jumps, calls = _HEADER.unpack_from(raw)
-        if (magic, version) != (_MAGIC, _VERSION):
+        if (magic, version) != (MAGIC, _VERSION):
             raise ProtocolError("bytes that are no grammar network of this version")
         shapes = ((rules,), (rules,), (edges, 4), (jumps, 2), (calls, 3))
         sizes = [int(np.prod(shape)) for shape in shapes]

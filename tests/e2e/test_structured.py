@@ -272,3 +272,31 @@ def test_offline_answers_follow_a_grammar(tiny_model: Path) -> None:
         assert {output.text for output in outputs} <= set(CHOICES)
         chat = llm.chat([{"role": "user", "content": "x"}], drawn(1), structured={"regex": "ab+"}, progress=False)
         assert re.fullmatch("ab*", chat[0].text)
+
+
+async def both_forms(engine: AsyncEngine) -> None:
+    for structured in ({"regex": PATTERN}, {"choice": CHOICES}):
+        outputs = await asyncio.gather(*(answered(engine, structured, drawn(seed)) for seed in range(4)))
+        ended = [output.outputs[0].text for output in outputs if output.outputs[0].finish_reason == "stop"]
+        assert ended
+        for text in ended:
+            check(structured, text)
+
+
+async def test_llguidance_holds_answers_to_their_form_also_to_one_that_the_built_in_backend_refuses(
+    tiny_model: Path,
+) -> None:
+    recursive = {"grammar": 'root ::= root "!" | "yes"'}
+    async with started(config_of(tiny_model, grammar_backend="llguidance")) as engine:
+        await both_forms(engine)
+        text = (await answered(engine, recursive, drawn(0))).outputs[0].text
+    assert re.fullmatch("yes!*", text)
+
+
+@pytest.mark.extras
+async def test_xgrammar_holds_answers_to_their_form_and_refuses_what_it_would_pass_over(tiny_model: Path) -> None:
+    async with started(config_of(tiny_model, grammar_backend="xgrammar")) as engine:
+        await both_forms(engine)
+        with pytest.raises(RequestError, match="maxLength is not enforced by xgrammar") as caught:
+            await answered(engine, {"json": SCHEMA}, drawn(0))
+    assert caught.value.failure.param == "properties.name.maxLength"

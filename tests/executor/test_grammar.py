@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from asyncpage.core.sampling import SamplingParams
-from asyncpage.executor import grammar as module
+from asyncpage.executor import grammar as grammars
 from asyncpage.executor.grammar import forbid
 from asyncpage.executor.sampler import Sampled, Sampler
-from asyncpage.grammar import automaton, configuration
+from asyncpage.grammar import automaton, builtin, configuration
 from asyncpage.grammar.network import Network
 from asyncpage.messages import Constraint, LearnGrammar, LearnVocabulary, NewRow, RequestId
 from tests.grammar.networks import any_of, byte, network, sequence, star, text
@@ -79,7 +79,7 @@ class Rows:
 @pytest.fixture
 def rows() -> Iterator[Rows]:
     made = Rows()
-    with patch.object(module, "PATIENCE_S", 60.0):
+    with patch.object(grammars, "PATIENCE_S", 60.0):
         yield made
     made.sampler.grammars.close()
 
@@ -213,6 +213,14 @@ def test_bytes_that_are_no_network_fail_their_row_alone(rows: Rows) -> None:
     assert [index for index, _ in done.failed] == [0]
 
 
+def test_whatever_a_backend_raises_fails_its_row_alone_and_is_told_without_the_grammar(rows: Rows) -> None:
+    with patch.object(builtin.BuiltinFollower, "mask", side_effect=RuntimeError("near 'secret'")):
+        rows.add(0, rows.learn(A_OR_B))
+        rows.add(1, None)
+        done = rows.step(dict.fromkeys(range(2), prefers(1)))
+    assert done.failed == ((0, "the grammar could not be followed: RuntimeError"),)
+
+
 def test_a_grammar_past_a_bound_fails_its_row_alone(rows: Rows) -> None:
     with patch.object(configuration, "MAX_CLOSURE", 1):
         rows.add(0, rows.learn(network(star(any_of(text(b"a"), text(b"b"))))))
@@ -226,7 +234,7 @@ def test_a_row_that_finds_its_automaton_full_goes_on_in_a_fresh_one(rows: Rows) 
     either = network(any_of(text(b"ab" * 20), text(b"ba" * 20)))
     with (
         patch.object(automaton, "MAX_BYTES", 50_000),
-        patch.object(module, "Automaton", wraps=module.Automaton) as made,
+        patch.object(builtin, "Automaton", wraps=builtin.Automaton) as made,
     ):
         constraint = rows.learn(either)
         for row, letters in ((0, (1, 2)), (1, (2, 1))):
@@ -237,8 +245,27 @@ def test_a_row_that_finds_its_automaton_full_goes_on_in_a_fresh_one(rows: Rows) 
     assert [b"".join(rows.output(row)) for row in (0, 1)] == [b"ab" * 20, b"ba" * 20]
 
 
+def test_an_automaton_that_is_left_counts_until_the_last_row_in_it_has_gone(rows: Rows) -> None:
+    either = network(any_of(text(b"ab" * 20), text(b"ba" * 20)))
+    constraint = rows.learn(either)
+    with patch.object(automaton, "MAX_BYTES", 50_000):
+        for row, letters in ((0, (1, 2)), (1, (2, 1))):
+            rows.add(row, constraint)
+            for step in range(40):
+                rows.step({row: prefers(letters[step % 2])})
+    rows.sampler.grammars.allowed([1], have_company=False)
+    [grammar] = rows.sampler.grammars._living
+    assert isinstance(grammar, builtin.BuiltinGrammar)
+    both = grammar.size_bytes
+    assert both > grammar.automaton.size_bytes
+    rows.sampler.grammars.remove(0)
+    rows.step({1: prefers(END)})
+    rows.sampler.grammars.allowed([1], have_company=False)
+    assert grammar.size_bytes == grammar.automaton.size_bytes
+
+
 def test_rows_whose_grammars_take_too_much_together_fail_and_those_without_one_do_not(rows: Rows) -> None:
-    with patch.object(module, "MOST_LIVING_BYTES", 0):
+    with patch.object(grammars, "MOST_LIVING_BYTES", 0):
         rows.add(0, rows.learn(ANY_A))
         rows.add(1, None)
         done = rows.step(dict.fromkeys(range(2), prefers(1)))
@@ -255,7 +282,7 @@ def test_the_greediest_grammar_makes_room_for_the_others(rows: Rows) -> None:
     assert not rows.step(dict.fromkeys(range(2), prefers(1))).failed
     rows.sampler.grammars.allowed([0, 1], have_company=True)  # waits until both have gone on
     sizes = [one.size_bytes for one in rows.sampler.grammars._living]
-    with patch.object(module, "MOST_LIVING_BYTES", sum(sizes) - 1):
+    with patch.object(grammars, "MOST_LIVING_BYTES", sum(sizes) - 1):
         done = [rows.step({0: prefers(2), 1: prefers(2)}), rows.step({0: prefers(1), 1: prefers(END)})]
     assert [index for sampled in done for index, _ in sampled.failed] == [0]
 
@@ -297,7 +324,7 @@ def test_a_mask_that_is_not_known_yet_makes_its_row_late_and_nobody_else(rows: R
     rows.sampler.grammars._submit(lambda _: goes_on.wait(), None)
     rows.add(0, rows.learn(A_OR_B))
     rows.add(1, None)
-    with patch.object(module, "PATIENCE_S", 0.0):
+    with patch.object(grammars, "PATIENCE_S", 0.0):
         for _ in range(3):
             done = rows.step({0: prefers(2, 3), 1: prefers(8)})
             assert (done.late, done.failed) == ((0,), ())
@@ -311,19 +338,12 @@ def test_a_mask_that_is_not_known_yet_makes_its_row_late_and_nobody_else(rows: R
 def test_without_company_a_step_waits_until_one_of_its_rows_may_say_something(rows: Rows) -> None:
     for row in range(4):
         rows.add(row, rows.learn(network(text(b"ab" * (row + 1)))))
-    with patch.object(module, "PATIENCE_S", 0.0):
+    with patch.object(grammars, "PATIENCE_S", 0.0):
         for _ in range(40):
             left = {row: prefers(1) for row in range(4) if END not in rows.known[row]}
             if left:
                 assert len(rows.step(left).late) < len(left)
     assert [b"".join(rows.output(row)) for row in range(4)] == [b"ab" * (row + 1) + b"END" for row in range(4)]
-
-
-def test_an_error_that_no_grammar_is_to_blame_for_fails_the_step(rows: Rows) -> None:
-    with patch.object(module, "Automaton", side_effect=MemoryError):
-        rows.add(0, rows.learn(ANY_A))
-        with pytest.raises(MemoryError):
-            rows.step({0: prefers(1)})
 
 
 def test_bits_beyond_a_byte_forbid_the_right_tokens() -> None:

@@ -49,6 +49,7 @@ SETTINGS: dict[str, Any] = {
     "kv_cache_bytes": None,
     "num_kv_blocks": 120,
     "attention_backend": "cpu",
+    "grammar_backend": "builtin",
     "cpu_threads": 1,
     "seed": 0,
 }

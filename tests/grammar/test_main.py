@@ -11,6 +11,7 @@ from asyncpage.errors import RequestError
 from asyncpage.grammar import compile as compiler
 from asyncpage.grammar import network
 from asyncpage.grammar.__main__ import OK, REFUSED, answer
+from asyncpage.grammar.builtin import BuiltinBackend
 from asyncpage.grammar.compile import compile_source
 from asyncpage.grammar.source import GrammarSource
 
@@ -18,14 +19,14 @@ REQUEST = json.dumps({"kind": "choice", "text": '["a", "b"]'}).encode()
 
 
 def refusal() -> dict[str, object]:
-    told = answer(REQUEST)
+    told = answer(BuiltinBackend(), REQUEST)
     assert told[:1] == REFUSED
     found: dict[str, object] = json.loads(told[1:])
     return found
 
 
 def test_a_network_is_told_as_its_bytes() -> None:
-    assert answer(REQUEST) == OK + compile_source(GrammarSource("choice", '["a", "b"]')).to_bytes()
+    assert answer(BuiltinBackend(), REQUEST) == OK + compile_source(GrammarSource("choice", '["a", "b"]')).to_bytes()
 
 
 @pytest.mark.parametrize(
@@ -49,3 +50,13 @@ def test_whatever_the_compiler_raises_is_told(
 def test_a_network_of_too_many_bytes_is_refused() -> None:
     with patch.object(network, "MAX_BYTES", 10):
         assert refusal()["code"] == "grammar_too_large"
+
+
+def test_structures_are_the_built_in_compilers_business_whatever_the_backend() -> None:
+    class Other(BuiltinBackend):
+        def compile(self, source: GrammarSource) -> bytes:
+            return b"other"
+
+    structure = json.dumps({"kind": "structure", "text": '{"literal": "a"}'}).encode()
+    assert answer(Other(), REQUEST) == OK + b"other"
+    assert answer(Other(), structure)[:5] == OK + network.MAGIC
