@@ -27,7 +27,7 @@ Int64 = NDArray[np.int64]
 
 DEAD = -1
 MAX_BYTES = 64 << 20  # of an automaton's states and kinds
-MAX_WORK = 1_000_000  # configurations that one mask may look at: half a second, for which a whole step waits
+MAX_WORK = 200_000  # configurations that one mask may look at: 0.2 to 0.4 s; 300 random patterns need 32,000
 STATE_WORK = 20  # what a state or kind takes beside its configurations, in what one of these takes
 STATE_BYTES = 500  # what a state takes beside its kind and its configurations, about
 CONFIGURATION_BYTES = 16  # its place in tuples; its number is mostly shared
