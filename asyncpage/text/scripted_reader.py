@@ -19,6 +19,8 @@ Result = TypeVar("Result")
 Script = Generator[None, None, Result]
 
 SPACE = " \t\r\n"
+MOST_SPACE = 1024
+"""Characters of white space that may belong to a marker next to them; they are held until it is known to come."""
 
 
 class ScriptedReader:
@@ -61,12 +63,12 @@ class ScriptedReader:
     def content(self, *markers: str) -> Script[str]:
         """Let text through as content up to one of `markers`, which is returned; "" when the text is over.
 
-        White space around a call belongs to its markup.
+        White space around a call belongs to its markup, so far as it is no more than is held.
         """
         while True:
             at, found = first_of(self._text, markers)
             if found:
-                shown = self._text[:at].rstrip(SPACE)
+                shown = self._text[: before_space(self._text, at)]
                 self._markup = self._text[len(shown) : at + len(found)]
                 self._text = self._text[at + len(found) :]
                 self.say(shown)
@@ -76,8 +78,8 @@ class ScriptedReader:
                 if not self._is_behind_call or rest.strip(SPACE):
                     self.say(rest)
                 return ""
-            held = held_behind(self._text, markers)
-            shown = (self._text[:-held] if held else self._text).rstrip(SPACE)
+            sure = len(self._text) - held_behind(self._text, markers)
+            shown = self._text[: before_space(self._text, sure)]
             self._text = self._text[len(shown) :]
             self.say(shown)
             yield
@@ -102,6 +104,8 @@ class ScriptedReader:
         """Leave out `marker` if it comes next, with white space before it, and its beginning if nothing more comes."""
         while True:
             rest = self._text.lstrip()
+            if len(self._text) - len(rest) > MOST_SPACE:
+                return
             if rest.startswith(marker):
                 self._text = rest[len(marker) :]
                 return
@@ -145,6 +149,12 @@ def first_of(text: str, markers: Sequence[str]) -> tuple[int, str]:
         if at >= 0 and (best < 0 or at < best):
             best, which = at, marker
     return best, which
+
+
+def before_space(text: str, end: int) -> int:
+    """Where the white space that `text[:end]` ends with begins, so far as it may belong to a marker behind it."""
+    least = max(0, end - MOST_SPACE)
+    return least + len(text[least:end].rstrip(SPACE))
 
 
 def held_behind(text: str, markers: Sequence[str]) -> int:

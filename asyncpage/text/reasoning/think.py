@@ -2,7 +2,8 @@
 
 Found by the entry points `deepseek_r1`, `qwen3`, `mistral` and `seed_oss`.
 
-INVARIANT: only the beginning of an answer can be thinking; white space around the markers belongs to them.
+INVARIANT: only the beginning of an answer can be thinking; white space around the markers belongs to them, so far as
+it is held.
 """
 
 from __future__ import annotations
@@ -14,10 +15,16 @@ import regex
 
 from asyncpage.text.reasoning.parser import API
 from asyncpage.text.reply import ReasoningPart, ReplyPart, ReplyReader
-from asyncpage.text.scripted_reader import SPACE, Script, ScriptedReader, first_of, held_behind
+from asyncpage.text.scripted_reader import (
+    MOST_SPACE,
+    SPACE,
+    Script,
+    ScriptedReader,
+    before_space,
+    first_of,
+    held_behind,
+)
 from asyncpage.text.tools.part import NOTHING, Part, any_of, control, free, literal, sequence
-
-MOST_SPACE = 256
 
 
 class DeepSeekR1:
@@ -100,7 +107,7 @@ class ThinkReader(ScriptedReader):
         while True:
             at, found = first_of(self._text, (self._closing,))
             if found:
-                self._think(self._text[:at].rstrip(SPACE))
+                self._think(self._text[: before_space(self._text, at)])
                 self._text = self._text[at + len(found) :]
                 return
             if self._is_over:
@@ -108,7 +115,7 @@ class ThinkReader(ScriptedReader):
                 self._text = ""
                 return
             sure = len(self._text) - held_behind(self._text, (self._closing,))
-            sure = len(self._text[:sure].rstrip(SPACE))
+            sure = before_space(self._text, sure)
             self._think(self._text[:sure])
             self._text = self._text[sure:]
             yield
