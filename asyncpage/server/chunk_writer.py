@@ -17,7 +17,7 @@ from typing import Any
 from asyncpage.messages import Finish, LogprobEntry
 from asyncpage.server.event_stream import DONE, EventStream
 from asyncpage.server.exchange import Exchange
-from asyncpage.server.failure import error_event, internal_failure
+from asyncpage.server.failure import error_event
 from asyncpage.server.pace import Pace
 from asyncpage.server.shape import Head, Shape
 from asyncpage.server.usage import Usage, total_usage
@@ -60,7 +60,7 @@ class ChunkWriter:
     def text(self, index: int, text: str, token_ids: Sequence[int], logprobs: Sequence[LogprobEntry] | None) -> None:
         if not self._is_plain:
             self._completion_tokens += len(token_ids)
-            self._put_parts(index, self._read(index, text), token_ids, logprobs or ())
+            self._put_parts(index, self._readers[index].feed(text), token_ids, logprobs or ())
         elif text:
             if self._must_allow:
                 self._allow(index, len(quote(text)))
@@ -108,13 +108,6 @@ class ChunkWriter:
         return held + self._event([], total_usage(finishes, self._exchange.call.sampling.n)) + DONE
 
     # --- what text means ---------------------------------------------------------------------------------------------
-
-    def _read(self, index: int, text: str) -> Sequence[ReplyPart]:
-        try:
-            return self._readers[index].feed(text)
-        except Exception:  # a parser may be a stranger's, and what it has not read would be lost
-            self._exchange.fail(internal_failure())
-            raise
 
     def _put_parts(
         self, index: int, parts: Sequence[ReplyPart], token_ids: Sequence[int], entries: Sequence[LogprobEntry]

@@ -18,6 +18,7 @@ from asyncpage.server.call import Call
 from asyncpage.server.json_pieces import json_pieces
 from asyncpage.server.shape import Collected, Head, Shape
 from asyncpage.server.usage import total_usage
+from asyncpage.text.reply import PlainReader
 
 LARGE = 1000
 """Tokens with log-probabilities from which on an answer is written in a thread: up to 100 ms of work."""
@@ -32,10 +33,14 @@ class Collector:
         self._head = head
         n = call.sampling.n
         self._choices = [Collected(call.prompts[index // n]) for index in range(call.choices)]
+        self._readers = [call.new_reader() for _ in range(call.choices)]
+        self._is_plain = all(isinstance(reader, PlainReader) for reader in self._readers)
 
     def text(self, index: int, text: str, token_ids: Sequence[int], logprobs: Sequence[LogprobEntry] | None) -> None:
         choice = self._choices[index]
         choice.texts.append(text)
+        if not self._is_plain:  # as it comes: the loop would stand still over a whole answer
+            choice.parts += self._readers[index].feed(text)
         choice.token_ids.extend(token_ids)
         if logprobs is not None:
             choice.entries.extend(logprobs)
@@ -44,8 +49,10 @@ class Collector:
         self._choices[index].prompt_entries.extend(entries)
 
     def finished(self, index: int, finish: Finish) -> None:
-        choice, reader = self._choices[index], self._call.new_reader()
-        choice.parts = [*reader.feed("".join(choice.texts)), *reader.end()]
+        choice, reader = self._choices[index], self._readers[index]
+        if self._is_plain:
+            choice.parts += reader.feed("".join(choice.texts))
+        choice.parts += reader.end()
         choice.finish = finish
 
     async def answer(self) -> str:

@@ -142,7 +142,11 @@ class Exchange:
             )
             if self.failure is not None:
                 return
-        self._consumer.text(index, text, token_ids, logprobs)
+        try:
+            self._consumer.text(index, text, token_ids, logprobs)
+        except Exception:  # a parser may be a stranger's, and what it has not read would be lost
+            self.fail(internal_failure())
+            raise
 
     def prompt_logprobs(self, request: RequestId, entries: Sequence[LogprobEntry]) -> None:
         index = self._indexes.get(request)

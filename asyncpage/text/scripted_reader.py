@@ -3,11 +3,12 @@
 The readers of tool calls are made of it.
 
 INVARIANT: text leaves as content, as part of a call, or as the markup of a call; a script decides by what was read
-and never by where it was cut.
+and never by where it was cut. What a text costs grows with its length and no faster.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator, Sequence
 from typing import TypeVar
 
@@ -22,6 +23,12 @@ SPACE = " \t\r\n"
 MOST_SPACE = 1024
 """Characters of white space that may belong to a marker next to them; they are held until it is known to come."""
 
+SLICE = 4096
+"""Characters that are read at once: steps go over all of them, and copy what is left, at each marker."""
+
+MOST_READ_AGAIN = 256 * 1024
+"""Characters of an answer that may be gone over in vain and yet be searched for another call."""
+
 
 class ScriptedReader:
     """Subclasses write `script` from the steps below it. `calls`: how many have begun."""
@@ -29,7 +36,10 @@ class ScriptedReader:
     def __init__(self) -> None:
         self.calls = 0
         self._text = ""  # not read yet
-        self._is_over = False  # nothing comes behind it
+        self._ahead: deque[str] = deque()  # what comes behind it, in slices
+        self._has_ended = False  # nothing comes behind them
+        self._is_over = False  # nothing comes behind the text
+        self._read_again = 0  # characters that were gone over in vain
         self._markup = ""  # read last, for when it turns out to be no markup
         self._is_behind_call = False  # nothing was said since one ended
         self._parts: list[ReplyPart] = []
@@ -42,19 +52,24 @@ class ScriptedReader:
     def feed(self, text: str) -> Sequence[ReplyPart]:
         if not text:
             return ()
-        self._text += text
+        self._ahead += _slices(text)
         return self._run()
 
     def end(self) -> Sequence[ReplyPart]:
-        self._is_over = True
+        self._has_ended = True
         return self._run()
 
     def _run(self) -> Sequence[ReplyPart]:
-        if self._running is not None:
+        while self._running is not None:
+            if self._ahead:
+                self._text += self._ahead.popleft()
+            self._is_over = self._has_ended and not self._ahead
             try:
                 next(self._running)
             except StopIteration:
                 self._running = None
+            if not self._ahead:
+                break
         parts, self._parts = self._parts, []
         return parts
 
@@ -116,6 +131,25 @@ class ScriptedReader:
                 return
             yield
 
+    def reject(self, tried: str) -> None:
+        """`tried`, read behind the markup read last, is none. It is read again, as long as there was not much of that.
+
+        Where there was, it is content as the markup is. The markup is still to be restored.
+        """
+        self._read_again += len(tried)
+        if self._read_again > MOST_READ_AGAIN:
+            self._markup += tried
+        else:
+            self._text, *ahead = _slices(tried + self._text) or [""]
+            self._ahead.extendleft(reversed(ahead))
+            self._is_over = self._is_over and not ahead
+
+    def take_rest(self) -> str:
+        """What is not read yet, for another reader."""
+        rest = self._text + "".join(self._ahead)
+        self._text, self._ahead = "", deque()
+        return rest
+
     def say(self, text: str) -> None:
         if text:
             self._parts.append(ContentPart(text))
@@ -139,6 +173,10 @@ class ScriptedReader:
         self._parts.append(CallEnded(self.calls - 1))
         self._markup = ""
         self._is_behind_call = True
+
+
+def _slices(text: str) -> list[str]:
+    return [text[at : at + SLICE] for at in range(0, len(text), SLICE)]
 
 
 def first_of(text: str, markers: Sequence[str]) -> tuple[int, str]:

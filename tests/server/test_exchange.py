@@ -55,6 +55,30 @@ async def test_a_consumer_that_fails_at_the_end_fails_the_call_instead_of_leavin
     assert [finish is None for finish in exchange.finishes] == [index >= broken for index in range(2)]
 
 
+class CannotRead(LastWordsFail):
+    """A consumer whose reader breaks on a text."""
+
+    def text(self, index: int, text: str, token_ids: Sequence[int], logprobs: Sequence[LogprobEntry] | None) -> None:
+        raise LookupError("a text that cannot be read")
+
+
+async def test_a_consumer_that_cannot_read_a_text_fails_the_call_instead_of_losing_it() -> None:
+    engine = EchoEngine()
+    engine.hold()
+    call = Call("echo", (TextPrompt("ab"),), SamplingParams(max_tokens=1), RequestOptions(), Output())
+    exchange = Exchange(engine, call, call.options, Metrics())
+    await exchange.admit(CannotRead(-1))
+    (request,) = engine.runs
+    with pytest.raises(LookupError):  # the front end logs it
+        exchange.text(request, "a", (97,), None)
+    assert exchange.failure is not None
+    with pytest.raises(RequestError) as failed:
+        await exchange.done()
+    assert failed.value.failure.code == "internal_error"
+    assert engine.cancelled == [request]
+    exchange.close()
+
+
 @pytest.mark.parametrize("too_many", [0, 1])
 async def test_what_a_call_may_be_told_of_its_prompts_is_bounded(too_many: int) -> None:
     engine = EchoEngine()

@@ -100,8 +100,7 @@ class ThinkReader(ScriptedReader):
             yield from self._thinking()
             yield from self._space()
         self._is_answering = True
-        text, self._text = self._text, ""
-        self._parts += self._inner.feed(text)
+        self._parts += self._inner.feed(self.take_rest())
 
     def _thinking(self) -> Script[None]:
         while True:

@@ -38,7 +38,7 @@ class JsonCallReader(ScriptedReader):
     def json_calls(self, *stops: str) -> Script[bool]:
         """Read one object (or a list of them), up to one of the markers `stops` where it is not closed.
 
-        False when it is no call: then nothing of it was read, and the markup before it is still to be restored.
+        False when it is no call: then the markup before it is still to be restored.
         """
         head = yield from self._head()
         if head is None:
@@ -87,10 +87,11 @@ class JsonCallReader(ScriptedReader):
                 break
             yield
         calls = None if end > MOST_HELD else calls_in(_decoded(self._text[:end]), self._known)
+        tried, self._text = self._text[: min(end, MOST_HELD)], self._text[min(end, MOST_HELD) :]
         if calls is None:
-            self._markup, self._text = before, opening[0] + self._text
+            self._markup = before
+            self.reject(opening[0] + tried)
             return False
-        self._text = self._text[end:]
         for name, arguments in calls:
             self.begin_call(name)
             self.give_arguments(arguments)

@@ -23,6 +23,7 @@ class JsonSpan:
         self.depth = depth
         self._is_in_string = False
         self._stops = stops
+        self._longest = max(map(len, stops), default=0)
         first = "".join(re.escape(stop[0]) for stop in stops)
         self._outside = re.compile(rf'[{{}}\[\]"{first}]')
 
@@ -46,7 +47,7 @@ class JsonSpan:
                     at += 1
             elif any(text.startswith(stop, here) for stop in self._stops):
                 return here, True
-            elif not is_over and any(stop.startswith(text[here:]) for stop in self._stops):
+            elif not is_over and any(stop.startswith(text[here : here + self._longest]) for stop in self._stops):
                 return here, False
             elif character == '"':
                 self._is_in_string = True

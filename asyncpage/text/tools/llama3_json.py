@@ -23,9 +23,10 @@ from asyncpage.text.tools.tool import Tool
 TAG = "<|python_tag|>"
 
 _OBJECT = r'(?=\{\s*"(?:name|type|id|function|parameters|arguments)"\s*:)'
-_START = regex.compile(rf"\s*(?:<\|python_tag\|>)?\s*{_OBJECT}")
-_BEHIND_TAG = regex.compile(rf"\s*{_OBJECT}")
-_NEXT = regex.compile(rf"\s*[;,]?\s*(?:<\|python_tag\|>)?\s*{_OBJECT}")
+# White space is taken once and for all: tried in every way, some that ends in nothing takes the cube of its length.
+_START = regex.compile(rf"\s*+(?:<\|python_tag\|>)?+\s*+{_OBJECT}")
+_BEHIND_TAG = regex.compile(rf"\s*+{_OBJECT}")
+_NEXT = regex.compile(rf"\s*+[;,]?+\s*+(?:<\|python_tag\|>)?+\s*+{_OBJECT}")
 
 
 class Llama3Json:

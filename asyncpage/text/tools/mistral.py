@@ -23,7 +23,8 @@ from asyncpage.text.tools.tool import Tool
 MARK, ARGUMENTS = "[TOOL_CALLS]", "[ARGS]"
 
 _LIST = regex.compile(r"\s*\[\s*(?=\{)")
-_NAMED = regex.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\][\w-]*)?\s*(?:\[ARGS\])?\s*(?=\{)")
+# White space is taken once and for all: tried in every way, some that ends in nothing takes the cube of its length.
+_NAMED = regex.compile(r"\s*+([\w.-]++)\s*+(?:\[CALL_ID\][\w-]*+)?+\s*+(?:\[ARGS\])?+\s*+(?=\{)")
 _NEXT = regex.compile(r"\s*(?:,\s*(?=\{)|(\]))")
 
 

@@ -29,7 +29,7 @@ _ARGUMENT = r"[A-Za-z_][\w-]*\s*="
 _CALL = rf"([\w.-]+)\s*\(\s*(?=\)|{_ARGUMENT})"
 _LIST = regex.compile(rf"\s*\[\s*{_CALL}")
 _NEXT_CALL = regex.compile(rf"\s*,\s*{_CALL}")
-_CLOSE = regex.compile(r"\s*,?\s*\]")
+_CLOSE = regex.compile(r"\s*+,?+\s*+\]")
 _PARAMETER = regex.compile(r"\s*(?:,\s*)?([A-Za-z_][\w-]*)\s*=\s*")
 _END_OF_CALL = regex.compile(r"\s*(?:,\s*)?\)")
 
@@ -85,10 +85,12 @@ class PythonicReader(ScriptedReader):
     def _list(self, name: str) -> Script[None]:
         while True:
             self.begin_call(name)
-            if not (yield from self._arguments()):
-                self.end_call()
-                return
+            left = yield from self._arguments()
             self.end_call()
+            if left is not None:
+                self.reject(left)
+                self.restore_markup()
+                return
             found = yield from self.match(_NEXT_CALL, MOST_HEAD)
             if found is None:
                 yield from self.match(_CLOSE, MOST_HEAD)
@@ -98,37 +100,36 @@ class PythonicReader(ScriptedReader):
                 return
             name = found[1]
 
-    def _arguments(self) -> Script[bool]:
-        """The arguments up to the closing bracket. False when they break off: what is left of them is content."""
+    def _arguments(self) -> Script[str | None]:
+        """The arguments up to the closing bracket: None. When they break off, what of them was gone over in vain."""
         self.give_arguments("{")
         before = ""
         while True:
             self._markup = ""
             if (yield from self.match(_END_OF_CALL, MOST_HEAD)) is not None:
                 self.give_arguments("}")
-                return True
+                return None
             parameter = yield from self.match(_PARAMETER, MOST_HEAD)
             if parameter is None:
-                return False
-            value = yield from self._value()
+                return ""
+            text, value = yield from self._value()
             if value is None:
-                self._text = self._markup + self._text
-                return False
+                return self._markup + text
             self.give_arguments(f"{before}{json.dumps(parameter[1])}: {value}")
             before = ", "
 
-    def _value(self) -> Script[str | None]:
-        """The value that begins here as JSON; None, and nothing read, when it is none."""
+    def _value(self) -> Script[tuple[str, str | None]]:
+        """The value that begins here, as it is written and as JSON; None for the latter when it is none."""
         span, end = LiteralSpan(), 0
         while True:
             end, is_whole = span.scan(self._text, end, is_over=self._is_over)
             if is_whole or self._is_over or end > MOST_HELD:
                 break
             yield
-        value = to_json(self._text[:end]) if is_whole and end <= MOST_HELD else None
-        if value is not None:
-            self._text = self._text[end:]
-        return value
+        is_whole = is_whole and end <= MOST_HELD
+        end = min(end, MOST_HELD)
+        text, self._text = self._text[:end], self._text[end:]
+        return text, to_json(text) if is_whole else None
 
 
 def _call(tool: Tool, rule: CallRule) -> Part:

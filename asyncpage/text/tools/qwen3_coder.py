@@ -28,6 +28,7 @@ _FUNCTION = regex.compile(r"\s*<function=([^>\s]+)>")
 _NAME = regex.compile(r"([^>\s]+)>")
 _PARAMETER = regex.compile(r"\s*<parameter=([^>\n]+)>")
 _END = regex.compile(r"\s*</function>")
+_LONGEST_END = max(map(len, ENDS))
 
 
 class Qwen3Coder:
@@ -120,13 +121,16 @@ class Qwen3CoderReader(ScriptedReader):
         return sure - (self._text[:sure].endswith("\n"))
 
     def _other_value(self, types: frozenset[str] | None) -> Script[None]:
-        """Give a value that may be no string once it is whole."""
+        """Give a value that may be no string once it is whole. One too long to wait for is passed on as a string."""
         at = 0
         while True:
             end, found = first_of(self._text[at:], ENDS)
-            if found or self._is_over or len(self._text) > MOST_HELD:
+            if (at + end if found else len(self._text) - _LONGEST_END) > MOST_HELD:
+                yield from self._text_value()
+                return
+            if found or self._is_over:
                 break
-            at = max(0, len(self._text) - max(map(len, ENDS)))
+            at = max(0, len(self._text) - _LONGEST_END)
             yield
         size = at + end if found else len(self._text)
         value, self._text = self._text[:size], self._text[size:]
