@@ -64,6 +64,7 @@ class Qwen3CoderReader(ScriptedReader):
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         self._tools = {tool.name: tool for tool in tools}
+        self._types: dict[tuple[str, str], frozenset[str] | None] = {}  # of parameters by function and name
         super().__init__()
 
     def script(self) -> Script[None]:
@@ -90,12 +91,21 @@ class Qwen3CoderReader(ScriptedReader):
                 return
             self.give_arguments(f"{before}{json.dumps(parameter[1], ensure_ascii=False)}: ")
             before = ", "
-            types = None if tool is None else types_of(tool.properties.get(parameter[1]), tool.schema)
+            types = None if tool is None else self._types_of(tool, parameter[1])
             if types == TEXT_ONLY:
                 yield from self._text_value()
             else:
                 yield from self._other_value(types)
             yield from self.skip_markup("</parameter>")
+
+    def _types_of(self, tool: Tool, name: str) -> frozenset[str] | None:
+        """Looked up once: a model may give an argument again and again."""
+        if name not in tool.properties:
+            return None
+        key = tool.name, name
+        if key not in self._types:
+            self._types[key] = types_of(tool.properties[name], tool.schema)
+        return self._types[key]
 
     def _text_value(self) -> Script[None]:
         """Pass a string on as it comes. The line breaks next to its tags belong to them."""

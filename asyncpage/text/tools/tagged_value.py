@@ -8,7 +8,7 @@ INVARIANT: what `value_part` allows, `json_value` reads as a value that the sche
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from asyncpage.errors import RequestError
@@ -19,38 +19,25 @@ from asyncpage.text.tools.python_literal import to_json
 ENDS = ("</parameter>", "</function>", "<parameter=")
 TEXT_ONLY = frozenset({"string"})
 
-MOST_REFERENCES = 16
-
-_ANNOTATIONS = frozenset({"title", "description", "default", "examples", "$comment", "deprecated", "type"})
+# What says nothing of the values of the schema that it stands in.
+_ANNOTATIONS = frozenset(
+    {"title", "description", "default", "examples", "$comment", "deprecated", "$defs", "definitions"}
+)
 _KINDS: Mapping[type, str] = {
     bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object", type(None): "null",
 }  # fmt: skip
 
 
-def types_of(schema: Any, root: Mapping[str, Any], references: int = 0) -> frozenset[str] | None:
+def types_of(schema: Any, root: Mapping[str, Any]) -> frozenset[str] | None:
     """The types that a schema allows, None for any. `root`: where its references lead."""
-    schema = _resolved(schema, root, references)
-    if not isinstance(schema, Mapping):
-        return None
-    kinds, named = schema.get("type"), schema.get("enum")
-    branches = schema.get("anyOf", schema.get("oneOf"))
-    if isinstance(kinds, str):
-        return frozenset({kinds})
-    if isinstance(kinds, list):
-        return frozenset(kind for kind in kinds if isinstance(kind, str))
-    if isinstance(named, list):
-        return frozenset(_KINDS[type(value)] for value in named)
-    if "const" in schema:
-        return frozenset({_KINDS[type(schema["const"])]})
-    if not isinstance(branches, list) or references > MOST_REFERENCES:
-        return None
     types: frozenset[str] = frozenset()
-    for branch in branches:
-        found = types_of(branch, root, references + 1)
-        if found is None:
-            return None
-        types |= found
-    return types
+    for found in _alternatives(schema, root):
+        if not _branches(found):
+            own = _own_types(found)
+            if own is None:
+                return None
+            types |= own
+    return types or None
 
 
 def json_value(text: str, types: frozenset[str] | None) -> str:
@@ -71,30 +58,41 @@ def value_part(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Part:
 
     Errors: `RequestError` (400, code "unsupported") when it says more of a string than can be kept without quotes.
     """
-    return _part(schema, root, 0)
-
-
-def _part(given: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Part:
-    schema = _resolved(given, root, depth)
     types = types_of(schema, root)
     if types is None or "string" not in types:
-        return schema_part(given)
+        return schema_part(schema)
+    shared = {name: root[name] for name in ("$defs", "definitions") if name in root}
+    parts = []
+    for found in _alternatives(schema, root):
+        if _branches(found):
+            _check_unsaid(found, {"anyOf", "oneOf"})
+        else:
+            parts.append(_part(found, shared))
+    return any_of(*parts)
+
+
+def _part(schema: Mapping[str, Any], shared: Mapping[str, Any]) -> Part:
+    """The values that one alternative allows. `shared`: the definitions that it may refer to."""
+    types = _own_types(schema)
+    if types is None or "string" not in types:
+        return schema_part({**shared, **schema})
     named = schema.get("enum", [schema["const"]] if "const" in schema else None)
     if isinstance(named, list):
         return any_of(*(literal(_named(value)) for value in named))
-    for key in ("anyOf", "oneOf"):
-        if key in schema and depth <= MOST_REFERENCES:
-            shared = {name: root[name] for name in ("$defs", "definitions") if name in root}
-            return any_of(*(_part({**shared, **branch}, root, depth + 1) for branch in schema[key]))
-    for key in sorted(schema.keys() - _ANNOTATIONS - {"$defs", "definitions"}):
+    _check_unsaid(schema, {"type"})
+    others = sorted(types - TEXT_ONLY)
+    return any_of(free_value(), *(schema_part({"type": kind}) for kind in others))
+
+
+def _check_unsaid(schema: Mapping[str, Any], said: Set[str]) -> None:
+    """Errors: `RequestError` for a keyword beside those that are `said` which would be lost."""
+    for key in sorted(schema.keys() - _ANNOTATIONS - said):
         raise RequestError(
             f"{key}: in the format in which this model calls tools, a string is written without quotes, and {key} "
             "cannot be kept for it",
             param=key,
             code="unsupported",
         )
-    others = sorted(types - TEXT_ONLY)
-    return any_of(free_value(), *(schema_part({"type": kind}) for kind in others))
 
 
 def _named(value: Any) -> str:
@@ -106,15 +104,54 @@ def _named(value: Any) -> str:
     return text
 
 
-def _resolved(schema: Any, root: Mapping[str, Any], references: int) -> Any:
-    """What a schema's reference within `root` leads to."""
-    while isinstance(schema, Mapping) and isinstance(schema.get("$ref"), str) and references <= MOST_REFERENCES:
-        references += 1
-        found: Any = root
-        for step in schema["$ref"].removeprefix("#").strip("/").split("/"):
-            found = found.get(step) if isinstance(found, Mapping) else None
-        schema = found
-    return schema
+def _alternatives(schema: Any, root: Mapping[str, Any]) -> Iterator[Any]:
+    """What a schema's references and branches lead to, in their order.
+
+    Each comes once, however many ways lead to it: there can be exponentially many.
+    """
+    seen: set[int] = set()
+    waiting = [schema]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, Mapping):
+            if id(found) in seen:
+                continue
+            seen.add(id(found))
+            if isinstance(found.get("$ref"), str):
+                waiting.append(_target(found["$ref"], root))
+                continue
+            waiting += reversed(_branches(found))
+        yield found
+
+
+def _branches(schema: Any) -> Sequence[Any]:
+    """The alternatives that a schema consists of; none where it says itself what it allows."""
+    if not isinstance(schema, Mapping) or _own_types(schema) is not None:
+        return ()
+    branches = schema.get("anyOf", schema.get("oneOf"))
+    return branches if isinstance(branches, list) else ()
+
+
+def _own_types(schema: Any) -> frozenset[str] | None:
+    """The types that a schema allows by what it says itself, None where it says nothing of them."""
+    if not isinstance(schema, Mapping):
+        return None
+    kinds, named = schema.get("type"), schema.get("enum")
+    if isinstance(kinds, str):
+        return frozenset({kinds})
+    if isinstance(kinds, list):
+        return frozenset(kind for kind in kinds if isinstance(kind, str))
+    if isinstance(named, list):
+        return frozenset(_KINDS[type(value)] for value in named)
+    return frozenset({_KINDS[type(schema["const"])]}) if "const" in schema else None
+
+
+def _target(reference: str, root: Mapping[str, Any]) -> Any:
+    """What a reference within `root` leads to."""
+    found: Any = root
+    for step in reference.removeprefix("#").strip("/").split("/"):
+        found = found.get(step) if isinstance(found, Mapping) else None
+    return found
 
 
 def _has_type(value: Any, types: frozenset[str]) -> bool:

@@ -119,12 +119,14 @@ def test_random_values_come_back(read: Any, text: str, count: int, rest: dict[st
         ({"$ref": "#/$defs/Loop"}, None),
         ({"type": 5}, None),
         ({"anyOf": 5, "enum": 5}, None),
+        ({"anyOf": [{"$ref": "#/$defs/Tree"}, {"type": "null"}]}, {"null", "integer"}),
         (True, None),
         (None, None),
     ],
 )
 def test_types_are_those_that_a_schema_allows_whatever_it_is(schema: Any, types: set[str] | None) -> None:
-    root = {"$defs": {"Mode": {"enum": ["fast"]}, "Loop": {"$ref": "#/$defs/Loop"}}}
+    tree = {"oneOf": [{"type": "integer"}, {"$ref": "#/$defs/Tree"}]}
+    root = {"$defs": {"Mode": {"enum": ["fast"]}, "Loop": {"$ref": "#/$defs/Loop"}, "Tree": tree}}
     assert types_of(schema, root) == types
 
 
@@ -153,6 +155,8 @@ def test_a_constraint_on_strings_that_needs_quotes_is_refused_by_its_keyword() -
         ({"type": "string", "pattern": "a"}, "pattern"),
         ({"enum": ["</parameter>"]}, "enum"),
         ({"anyOf": [{"type": "null"}, {"type": "string", "format": "date"}]}, "format"),
+        ({"anyOf": [{"type": "number"}, {"type": "string"}], "minimum": 3}, "minimum"),
+        ({"type": "string", "anyOf": [{"const": "a"}, {"const": "b"}]}, "anyOf"),
     ):
         tool = Tool("f", "", {"type": "object", "properties": {"a": schema}}, True)
         with pytest.raises(RequestError) as caught:
@@ -166,3 +170,14 @@ def test_parts_are_free_text_names_or_json() -> None:
     assert value_part({"type": "integer", "minimum": 3}, {}) == {"schema": {"type": "integer", "minimum": 3}}
     assert value_part({"$ref": "#/$defs/Mode"}, SCHEMA) == {"any_of": [{"literal": "fast"}, {"literal": "slow"}]}
     assert value_part({"type": ["string", "null"]}, {}) == {"any_of": [free, {"schema": {"type": "null"}}]}
+
+
+@pytest.mark.parametrize("depth", [3, 15, 300])
+def test_alternatives_to_which_many_ways_lead_are_looked_at_once(depth: int) -> None:
+    """Eight ways from each level to the next: to the last of 15 there are 2^45."""
+    levels: dict[str, Any] = {f"L{at}": {"anyOf": [{"$ref": f"#/$defs/L{at + 1}"}] * 8} for at in range(depth)}
+    last = {"anyOf": [{"const": "a"}, {"type": "integer"}, {"$ref": "#/$defs/L0"}]}
+    root = {"$defs": {**levels, f"L{depth}": last}}
+    assert types_of({"$ref": "#/$defs/L0"}, root) == {"string", "integer"}
+    made = value_part({"$ref": "#/$defs/L0"}, root)
+    assert made == {"any_of": [{"literal": "a"}, {"schema": {**root, "type": "integer"}}]}
