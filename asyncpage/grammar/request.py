@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from asyncpage.errors import RequestError
-from asyncpage.grammar.source import GrammarKind, GrammarSource
+from asyncpage.grammar.source import MOST_CHARACTERS, GrammarKind, GrammarSource
 
 KINDS: Mapping[str, GrammarKind] = {
     "json": "json_schema",
@@ -21,8 +21,6 @@ KINDS: Mapping[str, GrammarKind] = {
     "grammar": "grammar",
     "json_object": "json_object",
 }
-MOST_CHARACTERS = 1 << 20
-"""Of one schema, pattern, grammar or list of choices; people's have some thousands."""
 
 _REFUSED = {
     "structural_tag": "structural tags",

@@ -11,6 +11,9 @@ from typing import Literal
 
 from asyncpage.records import record
 
+MOST_CHARACTERS = 1 << 20
+"""Of one schema, pattern, grammar, list of choices or structure; people's have some thousands."""
+
 GrammarKind = Literal["json_object", "json_schema", "regex", "choice", "grammar", "structure"]
 
 

@@ -114,13 +114,14 @@ def plan_reply(
     reasoning = setting.reasoning_parser if structured is None or answer is not None else None
     grammar = structured[0] if structured is not None and parser is None and reasoning is None else None
     is_open = reasoning is not None and reasoning.is_open(setting.prompt_end(prompt or _ANY_PROMPT))
+    param = "tools" if structured is None else structured[1]
     if grammar is None and answer is not None:
-        grammar = to_source(answer if reasoning is None else reasoning.structure(answer, is_open=is_open))
+        grammar = to_source(answer if reasoning is None else reasoning.structure(answer, is_open=is_open), param)
     return ReplyPlan(
         () if parser is None else tuple(tool.to_template() for tool in use.tools),
         _NewReader(use, parser, reasoning, is_open, wants_reasoning) if parser or reasoning else PlainReader,
         grammar,
-        "" if grammar is None else "tools" if structured is None else structured[1],
+        "" if grammar is None else param,
         (parser is not None and parser.shows_control) or (reasoning is not None and reasoning.shows_control),
     )
 

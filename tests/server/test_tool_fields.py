@@ -263,6 +263,13 @@ def test_an_answer_that_must_look_like_something_may_be_a_call_instead() -> None
     assert made.grammar_param == OBJECT[1]
 
 
+def test_tools_that_take_too_large_a_grammar_are_refused_by_their_field() -> None:
+    function = {**WEATHER["function"], "strict": True, "parameters": {"type": "object", "description": "x" * (1 << 20)}}
+    with pytest.raises(RequestError) as caught:
+        plan(use(tools=[{"type": "function", "function": function}]))
+    assert (caught.value.failure.param, caught.value.failure.code) == ("tools", "grammar_too_large")
+
+
 def test_a_constraint_alone_stays_as_it_is() -> None:
     made = plan(ToolUse(), structured=OBJECT)
     assert (made.grammar, made.grammar_param, made.new_reader) == (*OBJECT, PlainReader)

@@ -8,10 +8,11 @@ INVARIANT: a part is a JSON value.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from asyncpage.grammar.source import GrammarSource
+from asyncpage.errors import RequestError
+from asyncpage.grammar.source import MOST_CHARACTERS, GrammarSource
 
 Part = Mapping[str, Any]
 
@@ -77,8 +78,44 @@ def separated(part: Part, separator: str, most: int | None) -> Part:
     return sequence(part, repeat(sequence(literal(separator), part), 0, None if most is None else most - 1))
 
 
-def to_source(part: Part) -> GrammarSource:
-    return GrammarSource("structure", json.dumps(part, ensure_ascii=False, separators=(",", ":")))
+def to_source(part: Part, param: str) -> GrammarSource:
+    """The constraint that `part` is. `param`: the field that asks for it.
+
+    Errors: `RequestError` (400, code "grammar_too_large"), before all of it is written: schemas stand in a structure as
+    often as there are arguments that share their definitions.
+    """
+    pieces, size = [], 0
+    for piece in _pieces(part):
+        pieces.append(piece)
+        size += len(piece)
+        if size > MOST_CHARACTERS:
+            raise RequestError(
+                f"{param}: as a grammar these take more than {MOST_CHARACTERS} characters; send fewer tools that are "
+                "held to their schemas, or smaller schemas (the arguments of a tool may each need its definitions)",
+                param=param,
+                code="grammar_too_large",
+            )
+    return GrammarSource("structure", "".join(pieces))
+
+
+def _pieces(part: Part) -> Iterator[str]:
+    """The JSON text of a part, each schema in one piece."""
+    for index, (key, value) in enumerate(part.items()):
+        yield f"{',' if index else '{'}{_text(key)}:"
+        if key in ("sequence", "any_of"):
+            for place, inner in enumerate(value):
+                yield "," if place else "["
+                yield from _pieces(inner)
+            yield "]" if value else "[]"
+        elif key == "repeat":
+            yield from _pieces(value)
+        else:
+            yield _text(value)
+    yield "}"
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def from_source(source: GrammarSource) -> Part | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,18 @@ from asyncpage.text.reasoning.registry import BUILT_IN as REASONING
 from asyncpage.text.reply import CallArguments, CallBegun, ContentPart, PlainReader, ReasoningPart, ReplyPart
 from asyncpage.text.tools.parameters import Parameter, held_parameters
 from asyncpage.text.tools.parser import CallRule, ToolParser
-from asyncpage.text.tools.part import Part, from_source, literal, to_source
+from asyncpage.text.tools.part import (
+    NOTHING,
+    Part,
+    any_of,
+    free,
+    from_source,
+    literal,
+    repeat,
+    schema,
+    sequence,
+    to_source,
+)
 from asyncpage.text.tools.registry import BUILT_IN
 from asyncpage.text.tools.tool import Tool
 
@@ -192,4 +204,33 @@ def test_thinking_may_stand_before_a_constrained_answer(read: Any, name: str, is
 def test_a_grammar_that_can_stand_beside_calls_becomes_a_part(source: GrammarSource, part: Part | None) -> None:
     assert from_source(source) == part
     if part is not None:
-        assert from_source(to_source(part)) == part
+        assert from_source(to_source(part, "tools")) == part
+
+
+def test_a_structure_is_written_as_any_json_is() -> None:
+    part = sequence(literal('"ü'), repeat(any_of(free("<", ">"), NOTHING), 1, None), schema({"any_of": [{}], "a": [1]}))
+    assert json.loads(to_source(part, "tools").text) == part
+    assert json.loads(to_source({"any_of": []}, "tools").text) == {"any_of": []}
+
+
+def test_one_that_grows_too_large_is_refused_before_all_of_it_is_written() -> None:
+    def endless() -> Iterator[Part]:
+        while True:
+            yield schema({"$defs": {"A": {"description": "x" * 1000}}})
+
+    with pytest.raises(RequestError) as caught:
+        to_source({"sequence": endless()}, "tools")
+    failure = caught.value.failure
+    assert (failure.status, failure.code, failure.param) == (400, "grammar_too_large", "tools")
+    assert str(1 << 20) in failure.message
+
+
+@pytest.mark.parametrize("name", ["pythonic", "qwen3_coder"])
+def test_definitions_that_every_argument_needs_count_for_each(name: str) -> None:
+    shared = {"A": {"type": "integer", "description": "x" * 10_000}}
+    for count, fits in ((50, True), (150, False)):
+        properties = {f"a{at}": {"$ref": "#/$defs/A"} for at in range(count)}
+        tool = Tool("f", "", {"type": "object", "properties": properties, "$defs": shared}, True)
+        part = BUILT_IN[name]("").structure(CallRule((tool,), must_call=True, holds_all=True, most=1))
+        with nullcontext() if fits else pytest.raises(RequestError, match="definitions"):
+            to_source(part, "tools")
