@@ -8,8 +8,8 @@ INVARIANT: the ids told for a prompt are those that it would run with.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import structlog
@@ -29,6 +29,10 @@ log = structlog.get_logger("asyncpage.server")
 LARGE = 10_000
 """Ids from which on an answer is written in a thread: some milliseconds of work."""
 
+SLICE = 4096
+"""Ids that are gone through at once: some milliseconds of work."""
+
+_Ids = TypeVar("_Ids", Sequence[int], "np.ndarray[Any, Any]")
 _Call = TypeVar("_Call", TokenizeCall, DetokenizeCall)
 
 
@@ -36,10 +40,15 @@ async def tokenize(request: web.Request) -> web.Response:
     """POST /tokenize: the ids that a prompt or a conversation becomes."""
     engine = request.app[CONTEXT].engine
     call = await _read(request, read_tokenize)
-    ids = list(await engine.tokenize(call.prompt))
+    ids: list[int] = []
+    texts: list[str] = []
+    async for some in _slices(await engine.tokenize(call.prompt)):
+        ids += some
+        if call.with_texts:
+            texts += map(engine.tokens.token_text, some)
     answer: dict[str, object] = {"count": len(ids), "max_model_len": engine.max_model_len, "tokens": ids}
     if call.with_texts:
-        answer["token_strs"] = [engine.tokens.token_text(id) for id in ids]
+        answer["token_strs"] = texts
     if len(ids) < LARGE:
         return web.json_response(answer)
     text = await asyncio.to_thread(lambda: "".join(json_pieces(answer)))
@@ -50,8 +59,10 @@ async def detokenize(request: web.Request) -> web.Response:
     """POST /detokenize: the text of ids, that of control tokens included."""
     table = request.app[CONTEXT].engine.tokens
     call = await _read(request, read_detokenize)
-    ids = np.frombuffer(call.tokens, dtype="<i4").tolist()
-    return web.json_response({"prompt": b"".join(map(table.token_bytes, ids)).decode("utf-8", "replace")})
+    pieces: list[bytes] = []
+    async for some in _slices(np.frombuffer(call.tokens, dtype="<i4")):
+        pieces += map(table.token_bytes, some.tolist())
+    return web.json_response({"prompt": b"".join(pieces).decode("utf-8", "replace")})
 
 
 async def tokenizer_info(request: web.Request) -> web.Response:
@@ -60,6 +71,13 @@ async def tokenizer_info(request: web.Request) -> web.Response:
     if context.state == "loading":
         raise request_error(not_ready("loading"))
     return web.json_response(dict(context.engine.tokenizer_info))
+
+
+async def _slices(ids: _Ids) -> AsyncIterator[_Ids]:
+    """`ids` piece by piece; others have their turn in between."""
+    for at in range(0, len(ids), SLICE):
+        yield ids[at : at + SLICE]
+        await asyncio.sleep(0)
 
 
 async def _read(request: web.Request, read: Callable[[JsonBody, Setting], _Call]) -> _Call:

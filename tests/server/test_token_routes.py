@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
 from asyncpage.messages import ChatPrompt, TextPrompt
+from tests.server.conftest import Letters
 
 USER = {"role": "user", "content": "hé"}
 
@@ -105,6 +107,36 @@ async def test_a_long_answer_says_the_same_as_a_short_one(site) -> None:
     body = await tokenized(site, prompt=text, return_token_strs=True)
     assert bytes(body["tokens"]).decode() == "".join(body["token_strs"]) == text
     assert body["count"] == 12_000
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/tokenize", {"prompt": "ab" * 30_000, "return_token_strs": True}),
+        ("/detokenize", {"tokens": [97, 98] * 30_000}),
+    ],
+)
+async def test_others_have_their_turn_while_many_ids_are_gone_through(site, path: str, fields: dict[str, Any]) -> None:
+    class Counted(Letters):
+        seen = 0
+
+        def token_bytes(self, id: int) -> bytes:
+            self.seen += 1
+            return super().token_bytes(id)
+
+    counted = site.engine.tokens = Counted()
+    most, last = 0, 0
+
+    def look() -> None:
+        nonlocal most, last, handle
+        most, last = max(most, counted.seen - last), counted.seen
+        handle = asyncio.get_running_loop().call_soon(look)
+
+    handle = asyncio.get_running_loop().call_soon(look)
+    status, _ = await site.post(path, fields)
+    handle.cancel()
+    assert (status, counted.seen) == (200, 60_000)
+    assert most <= 2 * 4096
 
 
 async def test_what_the_tokenizer_is_can_be_asked(site) -> None:
