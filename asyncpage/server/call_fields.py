@@ -86,12 +86,11 @@ def read_model(fields: Fields, setting: Setting) -> str:
 
 def read_stream(fields: Fields) -> StreamFields:
     stream = fields.boolean("stream") or False
-    wanted = fields.mapping("stream_options")
-    if wanted is None:
+    if fields.value("stream_options") is None:
         return StreamFields(stream, include_usage=False, continuous_usage=False)
     if not stream:
         raise invalid("stream_options needs stream to be true", param="stream_options")
-    options = Fields(wanted, "stream_options")
+    options = fields.object("stream_options")
     continuous = options.boolean("continuous_usage_stats") or False
     return StreamFields(stream, options.boolean("include_usage") or False, continuous)
 

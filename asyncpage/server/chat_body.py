@@ -96,7 +96,7 @@ def read_messages(fields: Fields, setting: Setting) -> ChatPrompt:
             param="messages",
             code="no_chat_template",
         )
-    messages = tuple(_read_message(item, f"messages.{index}") for index, item in enumerate(raw))
+    messages = tuple(_read_message(fields.inner(item, f"messages.{index}")) for index, item in enumerate(raw))
     goes_on = fields.boolean("continue_final_message") or False
     opens = fields.boolean("add_generation_prompt")
     if goes_on and opens:
@@ -116,13 +116,12 @@ def read_messages(fields: Fields, setting: Setting) -> ChatPrompt:
     )
 
 
-def _read_message(raw: Any, path: str) -> dict[str, Any]:
-    if not isinstance(raw, dict):
-        raise wrong_type(path, "an object", raw)
-    fields = Fields(raw, path)
+def _read_message(fields: Fields) -> dict[str, Any]:
     role = fields.required("role")
     if role not in ROLES:
-        raise invalid(f"{path}.role must be one of {', '.join(ROLES)}; got {shown(role)}", param=f"{path}.role")
+        path = fields.name_of("role")
+        raise invalid(f"{path} must be one of {', '.join(ROLES)}; got {shown(role)}", param=path)
+    fields.known("annotations")  # notes on an answer that comes back
     message: dict[str, Any] = {"role": "system" if role == "developer" else role}
     message["content"] = _read_content(fields, needed=role not in ("assistant", "tool", "function"))
     for name in ("name", "tool_call_id"):
@@ -136,7 +135,7 @@ def _read_message(raw: Any, path: str) -> dict[str, Any]:
         reasoning = fields.value("reasoning_content")
         if reasoning is not None:
             if not isinstance(reasoning, str):
-                raise wrong_type(f"{path}.reasoning_content", "a string", reasoning)
+                raise wrong_type(fields.name_of("reasoning_content"), "a string", reasoning)
             message["reasoning_content"] = reasoning
     return message
 
@@ -150,25 +149,24 @@ def _read_content(fields: Fields, *, needed: bool) -> str:
         case str():
             return content
         case list():
-            return "\n".join(_read_part(part, f"{path}.{index}") for index, part in enumerate(content))
+            return "\n".join(_read_part(fields.inner(part, f"{path}.{index}")) for index, part in enumerate(content))
         case _:
             raise wrong_type(path, "a string or a list of text parts", content)
 
 
-def _read_part(raw: Any, path: str) -> str:
-    if not isinstance(raw, dict):
-        raise wrong_type(path, "an object", raw)
-    fields = Fields(raw, path)
+def _read_part(fields: Fields) -> str:
     kind = fields.required("type")
     if kind not in ("text", "refusal"):
+        path = fields.name_of("type")
         raise invalid(
-            f"{path}.type: content parts of type {shown(kind)} are not supported; this server takes text parts",
-            param=f"{path}.type",
+            f"{path}: content parts of type {shown(kind)} are not supported; this server takes text parts",
+            param=path,
             code="unsupported",
         )
+    fields.known("cache_control")
     text = fields.required(kind)
     if not isinstance(text, str):
-        raise wrong_type(f"{path}.{kind}", "a string", text)
+        raise wrong_type(fields.name_of(kind), "a string", text)
     return text
 
 
@@ -182,10 +180,9 @@ def _read_tool_calls(fields: Fields) -> list[dict[str, Any]]:
         raise wrong_type(path, "a list", raw)
     calls = []
     for index, item in enumerate(raw):
-        if not isinstance(item, dict):
-            raise wrong_type(f"{path}.{index}", "an object", item)
-        call = Fields(item, f"{path}.{index}")
-        function = Fields(call.mapping("function") or {}, f"{path}.{index}.function")
+        call = fields.inner(item, f"{path}.{index}")
+        call.known("type", "index")
+        function = call.object("function")
         name = function.string("name", longest=MAX_NAME)
         if not name:
             raise invalid(f"{path}.{index}.function.name is required", param=f"{path}.{index}.function.name")

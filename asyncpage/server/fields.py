@@ -1,7 +1,7 @@
 """Typed reading of a body's fields: each error names the field by its dotted path and says what was found.
 
 The body readers ask for fields by name and type. null means "not given", whole floats count as integers, booleans
-do not, and what nobody asked for is left in `unread`.
+do not, and what nobody asked for is left in `unread`, that of the objects inside included.
 
 INVARIANT: a value that leaves a reader has the type that was asked for, and every number is finite and below 2^63.
 """
@@ -28,6 +28,7 @@ class Fields:
         self._body = body
         self._path = path
         self._read: set[str] = set()
+        self._inner: list[Fields] = []
 
     def value(self, name: str) -> Any:
         """The raw value, None when absent."""
@@ -86,6 +87,23 @@ class Fields:
             raise wrong_type(self.name_of(name), "an object", value)
         return value
 
+    def inner(self, value: Any, path: str) -> Fields:
+        """The fields of an object that stands in this one, at `path` of the body. Errors: 400 when it is none."""
+        if not isinstance(value, dict):
+            raise wrong_type(path, "an object", value)
+        found = Fields(value, path)
+        self._inner.append(found)
+        return found
+
+    def object(self, name: str) -> Fields:
+        """The fields of an object; of an empty one when it is not given."""
+        value = self.value(name)
+        return self.inner({} if value is None else value, self.name_of(name))
+
+    def known(self, *names: str) -> None:
+        """Fields that are taken without an effect."""
+        self._read.update(names)
+
     def strings(self, name: str, *, most: int) -> tuple[str, ...] | None:
         """A string or a list of at most `most` strings, or None when not given."""
         value = self.value(name)
@@ -96,8 +114,12 @@ class Fields:
         return self._list(name, self.value(name), most, to_integer)
 
     def unread(self) -> Iterator[str]:
-        """Names that the body has and nobody asked for."""
-        return (name for name in self._body if name not in self._read)
+        """The paths of fields that the body has and nobody asked for; one that is null is not given."""
+        for name, value in self._body.items():
+            if value is not None and name not in self._read:
+                yield self.name_of(name)
+        for inner in self._inner:
+            yield from inner.unread()
 
     def _list(self, name: str, value: Any, most: int, convert: Callable[[Any, str], Item]) -> tuple[Item, ...] | None:
         if value is None:

@@ -91,7 +91,9 @@ def _read_prompt(fields: Fields, setting: Setting) -> tuple[ChatPrompt, ReplyPla
             code="no_chat_template",
             param="messages",
         )
-    thinking = Fields(fields.mapping("thinking") or {}, "thinking").value("type")
+    asked = fields.object("thinking")
+    asked.known("budget_tokens", "display")
+    thinking = asked.value("type")
     use = read_message_tools(fields)
     messages = read_turns(fields)
     kwargs = read_template_kwargs(fields)
@@ -112,7 +114,9 @@ def _read_prompt(fields: Fields, setting: Setting) -> tuple[ChatPrompt, ReplyPla
 def _read_format(fields: Fields) -> tuple[GrammarSource, str] | None:
     """The format of the answer, under its present name or the one that it had before."""
     path = "output_config.format"
-    asked = Fields(fields.mapping("output_config") or {}, "output_config").mapping("format")
+    config = fields.object("output_config")
+    config.known("effort")
+    asked = config.mapping("format")
     if asked is None:
         older = fields.mapping("output_format")
         asked, path = (older, "output_format") if older is not None else ({"type": "text"}, path)

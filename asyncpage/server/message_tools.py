@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from asyncpage.server.failure import invalid
-from asyncpage.server.fields import Fields, shown, wrong_type
+from asyncpage.server.fields import Fields, shown
 from asyncpage.server.renaming import renamed
 from asyncpage.server.tool_fields import ToolUse, read_tools
 
@@ -20,16 +20,16 @@ _NAMES = (
     (r"tool_choice\.function", "tool_choice"),
     (r"parallel_tool_calls", "tool_choice.disable_parallel_tool_use"),
 )
+_WITHOUT_EFFECT = ("cache_control", "input_examples", "defer_loading", "allowed_callers", "eager_input_streaming")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 def read_message_tools(fields: Fields) -> ToolUse:
     """Errors: `RequestError` 400 naming the field."""
-    wanted = fields.mapping("tool_choice")
     choice: Any = None
     is_single = None
-    if wanted is not None:
-        asked = Fields(wanted, "tool_choice")
+    if fields.value("tool_choice") is not None:
+        asked = fields.object("tool_choice")
         kind = asked.required("type")
         is_single = asked.boolean("disable_parallel_tool_use")
         if kind == "tool":
@@ -41,7 +41,7 @@ def read_message_tools(fields: Fields) -> ToolUse:
                 f"tool_choice.type must be auto, any, tool or none; got {shown(kind)}", param="tool_choice.type"
             )
     chat = {
-        "tools": _as_chat_tools(fields.value("tools")),
+        "tools": _as_chat_tools(fields, fields.value("tools")),
         "tool_choice": choice,
         "parallel_tool_calls": None if is_single is None else not is_single,
     }
@@ -49,15 +49,15 @@ def read_message_tools(fields: Fields) -> ToolUse:
         return read_tools(Fields(chat))
 
 
-def _as_chat_tools(raw: Any) -> Any:
+def _as_chat_tools(fields: Fields, raw: Any) -> Any:
     if not isinstance(raw, list):
         return raw  # nothing, or nothing that can be read
     tools = []
     for index, tool in enumerate(raw):
         path = f"tools.{index}"
-        if not isinstance(tool, dict):
-            raise wrong_type(path, "an object", tool)
-        kind = tool.get("type")
+        own = fields.inner(tool, path)
+        own.known(*_WITHOUT_EFFECT)
+        kind = own.value("type")
         if kind not in (None, "custom"):
             raise invalid(
                 f"{path}.type: tools of type {shown(kind)} are not supported; this server's are functions with an "
@@ -65,10 +65,10 @@ def _as_chat_tools(raw: Any) -> Any:
                 param=f"{path}.type",
                 code="unsupported",
             )
-        schema = Fields(tool, path).required("input_schema")
-        function = {"name": tool.get("name"), "parameters": schema}
+        schema = own.required("input_schema")
+        function = {"name": own.value("name"), "parameters": schema}
         for name in ("description", "strict"):
-            if tool.get(name) is not None:
-                function[name] = tool[name]
+            if own.value(name) is not None:
+                function[name] = own.value(name)
         tools.append({"type": "function", "function": function})
     return tools

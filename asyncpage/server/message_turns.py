@@ -16,6 +16,7 @@ from asyncpage.server.fields import Fields, shown, wrong_type
 from asyncpage.server.template_fields import MAX_NAME
 
 _ROLES = ("user", "assistant", "system")
+_WITHOUT_EFFECT = ("cache_control", "citations", "signature", "is_error", "caller")
 _BLOCKS: Mapping[str, tuple[str, ...]] = {
     "user": ("text", "tool_result"),
     "assistant": ("text", "thinking", "redacted_thinking", "tool_use"),
@@ -33,11 +34,9 @@ def read_turns(fields: Fields) -> list[dict[str, Any]]:
     reading = _Reading()
     system = fields.value("system")
     if system is not None:
-        reading.say("system", _read_texts(system, "system"))
+        reading.say("system", _read_texts(fields, system, "system"))
     for index, turn in enumerate(raw):
-        if not isinstance(turn, dict):
-            raise wrong_type(f"messages.{index}", "an object", turn)
-        reading.read(Fields(turn, f"messages.{index}"))
+        reading.read(fields.inner(turn, f"messages.{index}"))
     return reading.messages
 
 
@@ -61,7 +60,7 @@ class _Reading:
             case list():
                 texts: list[str] = []
                 for index, raw in enumerate(content):
-                    self._block(role, _as_block(raw, f"{path}.{index}", _BLOCKS[role]), texts)
+                    self._block(role, _as_block(turn.inner(raw, f"{path}.{index}"), _BLOCKS[role]), texts)
                 if texts or not content or role == "assistant":  # a turn that says nothing still is one
                     self.say(role, "\n".join(texts))
             case _:
@@ -100,35 +99,34 @@ class _Reading:
     def _result(self, block: Fields) -> None:
         id = _named(block, "tool_use_id")
         content = block.value("content")
-        text = "" if content is None else _read_texts(content, block.name_of("content"))
+        text = "" if content is None else _read_texts(block, content, block.name_of("content"))
         message = {"role": "tool", "tool_call_id": id, "content": text}
         if id in self._names:
             message["name"] = self._names[id]
         self.messages.append(message)
 
 
-def _read_texts(content: Any, path: str) -> str:
+def _read_texts(fields: Fields, content: Any, path: str) -> str:
     match content:
         case str():
             return content
         case list():
-            blocks = (_as_block(raw, f"{path}.{index}", ("text",)) for index, raw in enumerate(content))
+            blocks = (_as_block(fields.inner(raw, f"{path}.{index}"), ("text",)) for index, raw in enumerate(content))
             return "\n".join(_text_of(block, "text") for block in blocks)
         case _:
             raise wrong_type(path, "a string or a list of text blocks", content)
 
 
-def _as_block(raw: Any, path: str, kinds: tuple[str, ...]) -> Fields:
-    if not isinstance(raw, dict):
-        raise wrong_type(path, "an object", raw)
-    block = Fields(raw, path)
+def _as_block(block: Fields, kinds: tuple[str, ...]) -> Fields:
     kind = block.required("type")
     if kind not in kinds:
+        path = block.name_of("type")
         raise invalid(
-            f"{path}.type: blocks of type {shown(kind)} are not supported here; supported: {', '.join(kinds)}",
-            param=f"{path}.type",
+            f"{path}: blocks of type {shown(kind)} are not supported here; supported: {', '.join(kinds)}",
+            param=path,
             code="unsupported",
         )
+    block.known(*_WITHOUT_EFFECT)
     return block
 
 

@@ -131,7 +131,7 @@ def read_response(body: JsonBody, setting: Setting) -> Call:
 
 def _read_text(fields: Fields) -> dict[str, Any]:
     """The `text` field, as the answer repeats it."""
-    text = Fields(fields.mapping("text") or {}, "text")
+    text = fields.object("text")
     verbosity = text.string("verbosity", longest=MAX_NOTE)
     asked = text.mapping("format")
     return {"format": {"type": "text"} if asked is None else asked, **({"verbosity": verbosity} if verbosity else {})}
@@ -166,5 +166,6 @@ def _read_metadata(fields: Fields) -> dict[str, str]:
 
 def _read_reasoning(fields: Fields) -> dict[str, Any]:
     """How much the model thinks is up to the model; what the client asked for is noted."""
-    reasoning = Fields(fields.mapping("reasoning") or {}, "reasoning")
+    reasoning = fields.object("reasoning")
+    reasoning.known("generate_summary")
     return {name: reasoning.string(name, longest=MAX_NOTE) for name in ("effort", "summary")}

@@ -16,6 +16,7 @@ from asyncpage.server.fields import Fields, shown, wrong_type
 from asyncpage.server.template_fields import MAX_NAME, read_arguments
 
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
+_WITHOUT_EFFECT = ("id", "status", "phase", "summary", "content", "encrypted_content")
 _TEXT_PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
 
 
@@ -30,7 +31,7 @@ def read_input(fields: Fields) -> list[dict[str, Any]]:
                 raise invalid("input must hold at least one item", param="input")
             reading = _Reading()
             for index, item in enumerate(raw):
-                reading.read(item, f"input.{index}")
+                reading.read(fields.inner(item, f"input.{index}"))
             if not reading.messages:
                 raise invalid("input must hold more than what was thought", param="input")
             return reading.messages
@@ -46,22 +47,21 @@ class _Reading:
         self._thought: list[str] = []  # by the assistant, before what it says next
         self._names: dict[str, str] = {}  # of the called tools, by call
 
-    def read(self, raw: Any, path: str) -> None:
-        if not isinstance(raw, dict):
-            raise wrong_type(path, "an object", raw)
-        item = Fields(raw, path)
+    def read(self, item: Fields) -> None:
         kind = item.value("type")
-        if kind is None and "role" in raw:
+        if kind is None and "role" in item.names():
             kind = "message"
         if not isinstance(kind, str) or kind not in _READERS:
             reason = "this server takes messages, reasoning, and function calls with their outputs"
             if kind == "item_reference":
                 reason = "this server keeps no responses; send the items themselves, as clients do when store is false"
+            path = item.name_of("type")
             raise invalid(
-                f"{path}.type: input items of type {shown(kind)} are not supported: {reason}",
-                param=f"{path}.type",
+                f"{path}: input items of type {shown(kind)} are not supported: {reason}",
+                param=path,
                 code="unsupported",
             )
+        item.known(*_WITHOUT_EFFECT)
         _READERS[kind](self, item)
 
     def _message(self, item: Fields) -> None:
@@ -134,22 +134,21 @@ def _read_text(item: Fields, name: str) -> str:
         case str():
             return content
         case list():
-            return "\n".join(_read_part(part, f"{path}.{index}") for index, part in enumerate(content))
+            return "\n".join(_read_part(item.inner(part, f"{path}.{index}")) for index, part in enumerate(content))
         case _:
             raise wrong_type(path, "a string or a list of text parts", content)
 
 
-def _read_part(raw: Any, path: str) -> str:
-    if not isinstance(raw, dict):
-        raise wrong_type(path, "an object", raw)
-    part = Fields(raw, path)
+def _read_part(part: Fields) -> str:
     kind = part.required("type")
     if not isinstance(kind, str) or kind not in _TEXT_PARTS:
+        path = part.name_of("type")
         raise invalid(
-            f"{path}.type: content parts of type {shown(kind)} are not supported; this server takes text parts",
-            param=f"{path}.type",
+            f"{path}: content parts of type {shown(kind)} are not supported; this server takes text parts",
+            param=path,
             code="unsupported",
         )
+    part.known("annotations", "logprobs")
     text = part.required(_TEXT_PARTS[kind])
     if not isinstance(text, str):
         raise wrong_type(part.name_of(_TEXT_PARTS[kind]), "a string", text)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from asyncpage.server.failure import invalid
-from asyncpage.server.fields import Fields, shown, wrong_type
+from asyncpage.server.fields import Fields, shown
 from asyncpage.server.renaming import renamed
 from asyncpage.server.tool_fields import ToolUse, read_tools
 
@@ -26,8 +26,8 @@ _FUNCTION = ("name", "description", "parameters", "strict")
 def read_response_tools(fields: Fields) -> ToolUse:
     """Errors: `RequestError` 400 naming the field."""
     chat = {
-        "tools": _as_chat_tools(fields.value("tools")),
-        "tool_choice": _as_chat_choice(fields.value("tool_choice")),
+        "tools": _as_chat_tools(fields, fields.value("tools")),
+        "tool_choice": _as_chat_choice(fields, fields.value("tool_choice")),
         "parallel_tool_calls": fields.value("parallel_tool_calls"),
     }
     with renamed(_NAMES):
@@ -44,31 +44,31 @@ def shown_tools(body: Mapping[str, Any], use: ToolUse) -> dict[str, Any]:
     return {"tools": tools, "tool_choice": use.choice if choice is None else choice}
 
 
-def _as_chat_tools(raw: Any) -> Any:
+def _as_chat_tools(fields: Fields, raw: Any) -> Any:
     if not isinstance(raw, list):
         return raw  # nothing, or nothing that can be read
     tools = []
     for index, tool in enumerate(raw):
         path = f"tools.{index}"
-        if not isinstance(tool, dict):
-            raise wrong_type(path, "an object", tool)
+        fields.inner(tool, path).known("type", *_FUNCTION)
         _check_kind(tool.get("type"), f"{path}.type")
         function = {name: tool[name] for name in _FUNCTION if tool.get(name) is not None}
         tools.append({"type": "function", "function": function})
     return tools
 
 
-def _as_chat_choice(raw: Any) -> Any:
+def _as_chat_choice(fields: Fields, raw: Any) -> Any:
     if not isinstance(raw, dict):
         return raw
+    choice = fields.inner(raw, "tool_choice")
+    choice.known("type", "name", "mode", "tools")
     if raw.get("type") != "allowed_tools":
         _check_kind(raw.get("type"), "tool_choice.type")
         return {"type": "function", "function": {"name": raw.get("name")}}
     allowed = raw.get("tools")
     if isinstance(allowed, list):
         for index, tool in enumerate(allowed):
-            if not isinstance(tool, dict):
-                raise wrong_type(f"tool_choice.tools.{index}", "an object", tool)
+            choice.inner(tool, f"tool_choice.tools.{index}").known("type", "name")
             _check_kind(tool.get("type"), f"tool_choice.tools.{index}.type")
         allowed = [{"type": "function", "function": {"name": tool.get("name")}} for tool in allowed]
     return {"type": "allowed_tools", "allowed_tools": {"mode": raw.get("mode"), "tools": allowed}}

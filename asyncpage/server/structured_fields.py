@@ -60,10 +60,9 @@ async def compile_call(engine: Engine, call: Call) -> Constraint | None:
 
 def _response_format(fields: Fields) -> Asked | None:
     """The OpenAI API's field: `text`, `json_object`, or `json_schema` with a schema, strict or not."""
-    raw = fields.mapping("response_format")
-    if raw is None:
+    if fields.value("response_format") is None:
         return None
-    wanted = Fields(raw, "response_format")
+    wanted = fields.object("response_format")
     kind = wanted.required("type")
     match kind:
         case "text":
@@ -83,10 +82,8 @@ def _response_format(fields: Fields) -> Asked | None:
 
 
 def _json_schema(wanted: Fields) -> Asked:
-    raw = wanted.mapping("json_schema")
-    if raw is None:
-        raise invalid("response_format.json_schema is required", param="response_format.json_schema")
-    return read_json_schema(Fields(raw, "response_format.json_schema"))
+    wanted.required("json_schema")
+    return read_json_schema(wanted.object("json_schema"))
 
 
 def read_json_schema(named: Fields) -> Asked:

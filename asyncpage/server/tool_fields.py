@@ -83,7 +83,7 @@ def read_tools(fields: Fields) -> ToolUse:
         case str():
             raise invalid(f"{path} must be none, auto, required or an object, got {shown(choice)}", param=path)
         case dict():
-            return _read_choice(Fields(choice, path), use)
+            return _read_choice(fields.inner(choice, path), use)
         case _:
             raise wrong_type(path, "a string or an object", choice)
 
@@ -205,7 +205,7 @@ def _read_list(fields: Fields) -> tuple[Tool, ...]:
         raise invalid(f"{path} takes at most {MAX_TOOLS} tools, got {len(raw)}", param=path)
     tools: dict[str, Tool] = {}
     for index, item in enumerate(raw):
-        tool = _read_tool(item, f"{path}.{index}")
+        tool = _read_tool(fields.inner(item, f"{path}.{index}"))
         if tool.name in tools:
             param = f"{path}.{index}.function.name"
             raise invalid(f"{param}: {shown(tool.name)} is the name of an earlier tool", param=param)
@@ -213,15 +213,13 @@ def _read_list(fields: Fields) -> tuple[Tool, ...]:
     return tuple(tools.values())
 
 
-def _read_tool(raw: Any, path: str) -> Tool:
-    if not isinstance(raw, dict):
-        raise wrong_type(path, "an object", raw)
-    fields = Fields(raw, path)
+def _read_tool(fields: Fields) -> Tool:
     kind = fields.required("type")
     if kind != "function":
-        raise unsupported(f"{path}.type", f"tools of type {shown(kind)}; only functions")
+        raise unsupported(fields.name_of("type"), f"tools of type {shown(kind)}; only functions")
+    fields.known("cache_control")
     fields.required("function")
-    function = Fields(fields.mapping("function") or {}, f"{path}.function")
+    function = fields.object("function")
     name = _read_name(function)
     return Tool(
         name,
@@ -248,7 +246,7 @@ def _read_choice(choice: Fields, use: ToolUse) -> ToolUse:
             return replace(use, choice="named", named=_read_named(choice, use))
         case "allowed_tools":
             choice.required("allowed_tools")
-            allowed = Fields(choice.mapping("allowed_tools") or {}, choice.name_of("allowed_tools"))
+            allowed = choice.object("allowed_tools")
             mode = allowed.required("mode")
             if mode not in ("auto", "required"):
                 path = allowed.name_of("mode")
@@ -267,9 +265,7 @@ def _read_allowed(allowed: Fields, use: ToolUse) -> tuple[Tool, ...]:
         raise invalid(f"{path} must hold at least one tool", param=path)
     names = set()
     for index, item in enumerate(raw):
-        if not isinstance(item, dict):
-            raise wrong_type(f"{path}.{index}", "an object", item)
-        fields = Fields(item, f"{path}.{index}")
+        fields = allowed.inner(item, f"{path}.{index}")
         if fields.required("type") != "function":
             raise unsupported(fields.name_of("type"), "tools of another type than function")
         names.add(_read_named(fields, use))
@@ -279,7 +275,7 @@ def _read_allowed(allowed: Fields, use: ToolUse) -> tuple[Tool, ...]:
 def _read_named(choice: Fields, use: ToolUse) -> str:
     """The name in `function` of a choice. Errors: 400 when no tool has it."""
     choice.required("function")
-    function = Fields(choice.mapping("function") or {}, choice.name_of("function"))
+    function = choice.object("function")
     name = _read_name(function)
     if all(tool.name != name for tool in use.tools):
         path = function.name_of("name")

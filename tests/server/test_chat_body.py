@@ -10,7 +10,9 @@ from asyncpage.messages import ChatPrompt
 from asyncpage.server.call import Call
 from asyncpage.server.call_fields import Setting
 from asyncpage.server.chat_body import read_chat
+from asyncpage.server.fields import Fields
 from asyncpage.server.json_body import parse_object
+from asyncpage.server.tool_fields import read_tools
 
 USER = {"role": "user", "content": "hi"}
 
@@ -260,8 +262,36 @@ def test_special_tokens_around_a_rendered_template_must_be_asked_for() -> None:
 
 
 def test_unknown_fields_are_ignored_and_told() -> None:
-    call = ask(frobnicate=1, user="u", mirostat=2)
+    call = ask(frobnicate=1, user="u", mirostat=2, nothing=None)
     assert call.ignored == ("frobnicate", "mirostat")
+
+
+def test_unknown_fields_of_the_objects_inside_are_told_too() -> None:
+    function = {"name": "f", "parameters": {"type": "object", "x-of-the-schema": 1}, "x": 1}
+    called = {"id": "1", "type": "function", "index": 0, "function": {"name": "f", "arguments": "{}", "x": 1}, "x": 1}
+    call = ask(
+        messages=[
+            {"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {}, "x": 1}], "x": 1},
+            {"role": "assistant", "content": "b", "refusal": None, "annotations": [], "tool_calls": [called]},
+        ],
+        stream=True,
+        stream_options={"include_usage": True, "x": 1},
+        response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": {"x": 1}, "x": 1}, "x": 1},
+    )
+    assert sorted(call.ignored) == [
+        "messages.0.content.0.x",
+        "messages.0.x",
+        "messages.1.tool_calls.0.function.x",
+        "messages.1.tool_calls.0.x",
+        "response_format.json_schema.x",
+        "response_format.x",
+        "stream_options.x",
+    ]
+    tools = [{"type": "function", "function": function, "x": 1}]
+    choice = {"type": "function", "function": {"name": "f", "x": 1}, "x": 1}
+    fields = Fields({"tools": tools, "tool_choice": choice})
+    read_tools(fields)
+    assert list(fields.unread()) == ["tools.0.x", "tools.0.function.x", "tool_choice.x", "tool_choice.function.x"]
 
 
 def test_an_unknown_model_is_not_found() -> None:

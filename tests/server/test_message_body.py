@@ -86,6 +86,13 @@ def test_fields_without_an_effect_are_taken_and_null_means_not_given(read) -> No
     assert read(dict.fromkeys(names)) == read({})
 
 
+def test_unknown_fields_of_the_objects_inside_are_told(read) -> None:
+    tool = {"name": "f", "input_schema": {"type": "object"}, "cache_control": {}, "x": 1}
+    turn = {"role": "user", "content": [{"type": "text", "text": "a", "citations": [], "x": 1}], "x": 1}
+    call = read({"messages": [turn], "tools": [tool], "tool_choice": {"type": "none", "x": 1}})
+    assert sorted(call.ignored) == ["messages.0.content.0.x", "messages.0.x", "tool_choice.x", "tools.0.x"]
+
+
 def text(words: str) -> dict[str, Any]:
     return {"type": "text", "text": words}
 

@@ -71,6 +71,22 @@ def test_fields_reach_the_call(read) -> None:
     assert call.ignored == ("new_field",)
 
 
+def test_unknown_fields_of_the_objects_inside_are_told(read) -> None:
+    tool = {"type": "function", "name": "f", "parameters": {"type": "object"}, "x": 1}
+    said = {"type": "output_text", "text": "a", "annotations": [], "logprobs": [], "x": 1}
+    item = {"type": "message", "id": "msg_1", "status": "completed", "role": "assistant", "content": [said], "x": 1}
+    call = read(
+        {
+            "input": [item],
+            "tools": [tool],
+            "text": {"verbosity": "low", "x": 1},
+            "reasoning": {"x": 1},
+            "tool_choice": "none",
+        }
+    )
+    assert sorted(call.ignored) == ["input.0.content.0.x", "input.0.x", "reasoning.x", "text.x", "tools.0.x"]
+
+
 def test_null_means_not_given_for_every_optional_field(read) -> None:
     optional = OPTIONAL.split()
     call = read({"input": "hi", **dict.fromkeys(optional)})
