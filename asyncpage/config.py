@@ -8,6 +8,7 @@ Nothing else reads the environment.
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -225,6 +226,9 @@ class ServerConfig:
     host: str = setting("127.0.0.1", "address to listen on; loopback unless you open it")
     port: int = setting(8000, "TCP port; 0 takes a free one and prints it")
     uds: str | None = setting(None, "a Unix socket path, instead of host and port")
+    root_path: str = setting(
+        "", "a path such as /llm under which a proxy shows the server: it answers there too, with and without it"
+    )
     api_key: tuple[str, ...] = setting((), "keys that open the API; repeat for several")
     ssl_certfile: str | None = setting(None, "a PEM file with the server's certificate chain: HTTPS instead of HTTP")
     ssl_keyfile: str | None = setting(None, "a PEM file with the certificate's key, where it is not in --ssl-certfile")
@@ -281,6 +285,10 @@ class ServerConfig:
             yield f"--chart-tokens must be one of auto, always, never; got {self.chart_tokens!r}"
         if not 0 <= self.port <= 65535:
             yield f"--port must be between 0 and 65535, got {self.port}"
+        if self.root_path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", self.root_path):
+            yield f"--root-path must be a path such as /llm, without a slash at its end; got {self.root_path!r}"
+        if f"{self.root_path}/".startswith("/v1/"):
+            yield "--root-path must not begin with /v1, which the API's own paths begin with"
         for name in ("max_body_bytes", "max_prompts", "max_buffered_bytes"):
             if getattr(self, name) < 1:
                 yield f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}"

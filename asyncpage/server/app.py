@@ -40,34 +40,40 @@ def create_app(engine: Engine, config: ServerConfig) -> web.Application:
     app = web.Application(middlewares=[envelope], client_max_size=config.max_body_bytes)
     comparison = None if config.index_comparison is None else read_index_comparison(config.index_comparison)
     app[CONTEXT] = Context(engine, config, Metrics(), Pace(engine.now), int(engine.wall()), comparison)
-    router = app.router
-    router.add_post("/v1/chat/completions", chat_completions)
-    router.add_post("/v1/completions", completions)
-    router.add_post("/v1/responses", responses)
-    router.add_post("/v1/messages", messages)
-    router.add_post("/v1/messages/count_tokens", count_tokens)
-    router.add_post("/v1/embeddings", embeddings)
-    router.add_get("/v1/models", list_models)
-    router.add_get("/v1/models/{name:.+}", get_model)
-    router.add_post("/tokenize", tokenize)
-    router.add_post("/detokenize", detokenize)
-    router.add_get("/tokenizer_info", tokenizer_info)
-    router.add_get("/ping", health)
-    router.add_post("/ping", health)
-    router.add_get("/ready", ready)
-    router.add_get("/load", load)
-    router.add_get("/version", version)
-    router.add_get("/metrics", metrics)
-    router.add_get("/openapi.json", document_handler())
-    router.add_post("/admin/reset_prefix_cache", reset_prefix_cache)
-    router.add_get("/debug/why/{id}", why)
-    router.add_get("/debug/block/{block}", look_at_block)
-    router.add_get("/events/kv", kv_events, allow_head=False)
-    router.add_get("/events/chart", chart_events, allow_head=False)
-    public = [router.add_get("/health", health)]
-    public += [router.add_get(path, page_handler(file, kind)) for path, file, kind in PAGE_FILES]
-    public += [router.add_get(path, handler) for path, handler in page_handlers()]
+    public = [route for prefix in dict.fromkeys(("", config.root_path)) for route in _add_routes(app, prefix)]
     gate = Gate(SiteCheck(config), ApiKeys(config.api_key), frozenset(route.resource for route in public))
     app.middlewares.append(gate.middleware())
     app.on_response_prepare.append(gate.add_headers)
     return app
+
+
+def _add_routes(app: web.Application, prefix: str) -> list[web.AbstractRoute]:
+    """Every route, with `prefix` before its path. Returns those that need no key."""
+    router, root_path = app.router, app[CONTEXT].config.root_path
+    router.add_post(f"{prefix}/v1/chat/completions", chat_completions)
+    router.add_post(f"{prefix}/v1/completions", completions)
+    router.add_post(f"{prefix}/v1/responses", responses)
+    router.add_post(f"{prefix}/v1/messages", messages)
+    router.add_post(f"{prefix}/v1/messages/count_tokens", count_tokens)
+    router.add_post(f"{prefix}/v1/embeddings", embeddings)
+    router.add_get(f"{prefix}/v1/models", list_models)
+    router.add_get(f"{prefix}/v1/models/{{name:.+}}", get_model)
+    router.add_post(f"{prefix}/tokenize", tokenize)
+    router.add_post(f"{prefix}/detokenize", detokenize)
+    router.add_get(f"{prefix}/tokenizer_info", tokenizer_info)
+    router.add_get(f"{prefix}/ping", health)
+    router.add_post(f"{prefix}/ping", health)
+    router.add_get(f"{prefix}/ready", ready)
+    router.add_get(f"{prefix}/load", load)
+    router.add_get(f"{prefix}/version", version)
+    router.add_get(f"{prefix}/metrics", metrics)
+    router.add_get(f"{prefix}/openapi.json", document_handler(root_path))
+    router.add_post(f"{prefix}/admin/reset_prefix_cache", reset_prefix_cache)
+    router.add_get(f"{prefix}/debug/why/{{id}}", why)
+    router.add_get(f"{prefix}/debug/block/{{block}}", look_at_block)
+    router.add_get(f"{prefix}/events/kv", kv_events, allow_head=False)
+    router.add_get(f"{prefix}/events/chart", chart_events, allow_head=False)
+    public = [router.add_get(f"{prefix}/health", health)]
+    public += [router.add_get(prefix + path, page_handler(file, kind)) for path, file, kind in PAGE_FILES]
+    public += [router.add_get(prefix + path, handler) for path, handler in page_handlers()]
+    return public

@@ -84,7 +84,7 @@ class Gate:
         """A signal handler: the headers that every answer has, streams and errors included."""
         # An unknown Expect is refused before any middleware runs, so that answer comes here without an id.
         set_headers(answer, request.get(REQUEST_ID) or request_id(request.headers.get("X-Request-Id")))
-        if is_message_path(request.path):
+        if is_message_path(_own_path(request, request.path)):
             answer.headers["Request-Id"] = answer.headers["X-Request-Id"]  # as clients of this API know it
         answer.headers.update(cors_headers(request, self._sites))
         if "Upgrade" in request.headers:  # no other protocol is spoken here, so what follows is no request
@@ -101,7 +101,7 @@ def set_headers(answer: web.StreamResponse, id: str) -> None:
 
 def _refusal(request: web.Request, failure: Failure) -> web.Response:
     """The error in the shape of the API that is asked, also where it has no such route."""
-    if not is_message_path(request.path):
+    if not is_message_path(_own_path(request, request.path)):
         return error_response(failure)
     return error_response(failure, body={**message_error(failure), "request_id": request[REQUEST_ID]})
 
@@ -114,4 +114,10 @@ def _may_have_a_body_behind(request: web.Request) -> bool:
 
 def _route(request: web.Request) -> str:
     resource = request.match_info.route.resource
-    return resource.canonical if resource is not None else "none"
+    return _own_path(request, resource.canonical) if resource is not None else "none"
+
+
+def _own_path(request: web.Request, path: str) -> str:
+    """A path without what a proxy shows before it."""
+    root_path = request.app[CONTEXT].config.root_path
+    return path.removeprefix(root_path) if path.startswith(f"{root_path}/") else path

@@ -13,6 +13,8 @@ ROOMS = {"index.html": "chat.js", "chart.html": "chart.js"}
 TEXTS = {file: PAGE.joinpath(file).read_text() for _, file, kind in PAGE_FILES if kind.startswith("text/")}
 SCRIPTS = {file: text for file, text in TEXTS.items() if file.endswith(".js")}
 MOST_LINES = 320
+# A room stands at the root, or where a proxy shows the root: its links are relative.
+LINK = re.compile(r'(?:href|src)="((?!data:|#)[^"]+)"')
 
 
 async def test_every_file_of_the_page_is_served_with_its_policy(site) -> None:
@@ -62,12 +64,18 @@ def test_everything_that_is_linked_or_imported_is_served_and_nothing_else() -> N
     needed = {"/", "/chart"}
     for file, text in TEXTS.items():
         if file.endswith(".html"):
-            needed |= {link for link in re.findall(r'(?:href|src)="([^"]+)"', text) if link[0] == "/"}
+            needed |= {normpath(join("/", link)) for link in LINK.findall(text)}
         elif file.endswith(".js"):
             needed |= {normpath(join("/page", name)) for name in re.findall(r'from "(\.[^"]+)"', text)}
         elif file.endswith(".css"):
-            needed |= set(re.findall(r'url\("([^"]+)"\)', text))
+            needed |= {normpath(join("/page", name)) for name in re.findall(r'url\("([^"]+)"\)', text)}
     assert needed == served
+
+
+def test_nothing_is_linked_or_asked_for_at_the_root_of_a_host() -> None:
+    for file, text in TEXTS.items():
+        if not file.startswith("fonts/"):
+            assert not re.search(r'(?:href|src)="/|url\("/|(?:send|fetch|import)\(["`]/|from "/', text), file
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -31,8 +31,8 @@ _TEXT = (
 )
 
 
-def openapi() -> Json:
-    """The document as JSON values."""
+def openapi(root_path: str = "") -> Json:
+    """The document as JSON values. `root_path`: where a proxy shows the server."""
     paths: Json = {}
     schemas: Json = dict(SCHEMAS)
     for part in PARTS:
@@ -45,6 +45,7 @@ def openapi() -> Json:
     return {
         "openapi": "3.1.0",
         "info": {"title": "asyncpage", "version": asyncpage.__version__, "description": _TEXT},
+        **({"servers": [{"url": root_path}]} if root_path else {}),
         "tags": [{"name": part.tag, "description": part.text} for part in PARTS],
         "security": [{"bearer": []}, {"header": []}, {}],
         "paths": paths,

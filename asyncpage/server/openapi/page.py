@@ -2,6 +2,8 @@
 
 `routes` sends it. It is made of the document alone, and complete without a script.
 
+Its links are relative, for proxies that show it elsewhere.
+
 INVARIANT: whatever the document holds is shown as text: nothing in it becomes markup.
 """
 
@@ -29,9 +31,9 @@ def _page(document: Json) -> Iterator[str]:
     title = f"{document['info']['title']} {document['info']['version']}: the API"
     yield '<!doctype html><html lang="en"><head><meta charset="utf-8">'
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    yield f'<title>{escape(title)}</title><link rel="stylesheet" href="{STYLE_PATH}"></head><body>'
+    yield f'<title>{escape(title)}</title><link rel="stylesheet" href="{STYLE_PATH[1:]}"></head><body>'
     yield f"<header><h1>{escape(title)}</h1>{_text(document['info']['description'])}"
-    yield '<p>For programs: <a href="/openapi.json">/openapi.json</a>, OpenAPI 3.1.</p></header>'
+    yield '<p>For programs: <a href="openapi.json">/openapi.json</a>, OpenAPI 3.1.</p></header>'
     yield '<nav aria-label="Routes"><ul>'
     for path, method, found in _operations(document):
         yield f'<li><a href="#{found["operationId"]}">{_route(method, path)}</a> {escape(found["summary"])}</li>'

@@ -21,9 +21,9 @@ _POLICY = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'n
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 
-def document_handler() -> Handler:
+def document_handler(root_path: str) -> Handler:
     """GET /openapi.json"""
-    return _sender(json.dumps(openapi(), separators=(",", ":")).encode(), "application/json")
+    return _sender(json.dumps(openapi(root_path), separators=(",", ":")).encode(), "application/json")
 
 
 def page_handlers() -> tuple[tuple[str, Handler], ...]:

@@ -36,13 +36,13 @@ function storedKey() {
 
 /** The names of the models served. */
 export async function listModels() {
-  const answer = await send("/v1/models");
+  const answer = await send("v1/models");
   return (await answer.json()).data.map((model) => model.id);
 }
 
 /** What one block of the KV cache holds and who holds it. */
 export async function lookAtBlock(block) {
-  return (await send(`/debug/block/${block}`)).json();
+  return (await send(`debug/block/${block}`)).json();
 }
 
 /**
@@ -50,7 +50,7 @@ export async function lookAtBlock(block) {
  * `options`: fields of the request beside the conversation. Throws ApiError, or AbortError once `signal` has fired.
  */
 export async function* streamChat({ model, messages, options, signal }) {
-  const answer = await send("/v1/chat/completions", {
+  const answer = await send("v1/chat/completions", {
     method: "POST",
     signal,
     headers: { "Content-Type": "application/json" },
@@ -75,7 +75,7 @@ export async function* streamChat({ model, messages, options, signal }) {
 
 /** Yields the pictures of the engine, until the server ends the feed. Throws as `streamChat` does. */
 export async function* watchEngine(signal) {
-  const answer = await send("/events/chart", { signal });
+  const answer = await send("events/chart", { signal });
   for await (const data of events(answer.body)) {
     const frame = JSON.parse(data);
     if (frame.error) throw new ApiError(200, frame.error.message, frame.error.code);
