@@ -60,7 +60,10 @@ class ReplyReader(Protocol):
     def feed(self, text: str) -> Sequence[ReplyPart]: ...
 
     def end(self) -> Sequence[ReplyPart]:
-        """The rest, when nothing more comes: an unfinished marker is content; a call that was begun ends."""
+        """The rest, when nothing more comes: an unfinished marker is content.
+
+        A call whose name is known ends with the arguments that came; what is cut off of its markup is left out.
+        """
         ...
 
 

@@ -115,6 +115,11 @@ class ScriptedReader:
                 return found
             yield
 
+    def broken_off(self, pattern: regex.Pattern[str]) -> regex.Match[str] | None:
+        """What stands here, where the text is over and `pattern` would match if it went on."""
+        found = pattern.match(self._text, partial=True) if self._is_over else None
+        return found if found is not None and found.partial else None
+
     def skip_markup(self, marker: str) -> Script[None]:
         """Leave out `marker` if it comes next, with white space before it, and its beginning if nothing more comes."""
         while True:

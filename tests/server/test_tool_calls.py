@@ -136,6 +136,16 @@ async def test_a_call_that_is_cut_off_says_so(site) -> None:
     assert made["calls"][0]["arguments"].startswith('{"city"')
 
 
+async def test_a_call_that_is_cut_off_behind_its_name_is_no_content(site) -> None:
+    text = call("Bern")
+    for size in (text.index('"name"') + 8, text.index("arguments"), text.index("city")):
+        made = (await both(site, "Yes. " + text, tools=TOOLS, max_tokens=5 + size))[0]
+        is_named = text[:size].count('"') > 3
+        assert made["reason"] == "length"
+        assert [found["name"] for found in made["calls"]] == ["get_weather"] * is_named
+        assert made["content"] == ("Yes." if is_named else "Yes. " + text[:size])
+
+
 async def test_every_choice_has_calls_of_its_own(site) -> None:
     made = await both(site, call("Bern"), tools=TOOLS, n=3)
     assert len(made) == 3

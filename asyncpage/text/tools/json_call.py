@@ -2,8 +2,8 @@
 
 The readers of the formats are built on it.
 
-INVARIANT: arguments in the usual place go out as the model wrote them, piece by piece; an object in any other order
-goes out when it is whole, and one that is no call is content.
+INVARIANT: arguments in the usual place go out as the model wrote them, piece by piece, as many as came where the text
+breaks off; an object in any other order goes out when it is whole, and one that is no call or never whole is content.
 """
 
 from __future__ import annotations
@@ -68,7 +68,10 @@ class JsonCallReader(ScriptedReader):
         before = self._markup
         found = yield from self.match(_HEAD, MOST_HEAD)
         if found is None:
-            return None
+            found = self.broken_off(_HEAD)
+            if found is None or found[1] is None:
+                return None
+            self._text = ""
         name = _decoded(f'"{found[1]}"')
         if isinstance(name, str) and (self._known is None or name in self._known):
             return name

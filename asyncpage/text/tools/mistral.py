@@ -78,8 +78,11 @@ class MistralReader(JsonCallReader):
                 continue
             named = yield from self.match(_NAMED, MOST_HEAD)
             if named is None:
-                self.restore_markup()
-                continue
+                named = self.broken_off(_NAMED)
+                if named is None or "[" not in named[0]:  # the name may go on, or be none
+                    self.restore_markup()
+                    continue
+                self._text = ""
             self.begin_call(named[1])
             yield from self.json_arguments((MARK,))
 

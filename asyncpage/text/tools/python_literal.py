@@ -20,6 +20,13 @@ _TOKEN = re.compile(
     |(?P<mark>[\[\](){},:])""",
     re.VERBOSE | re.DOTALL,
 )
+# A string without its end, nor what may be the beginning of an escape there.
+_OPENED = re.compile(
+    r"""([rR]?)('{3}|\"{3}|['"])
+    ((?:[^\\]|\\(?!(?:x[0-9a-fA-F]?|u[dD][89abAB]..|u[0-9a-fA-F]{0,3}|U[0-9a-fA-F]{0,7}|[0-7]{1,2}|\r)\Z).)*)""",
+    re.VERBOSE | re.DOTALL,
+)
+_BEGUN_NUMBER = re.compile(r"[-+.]?(?:[0-9][\w.+-]*)?")
 _NAMES = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
 _MARKS = {"(": "[", ")": "]"}
 _ESCAPE = re.compile(
@@ -97,6 +104,33 @@ def to_json(text: str) -> str | None:
             pieces.append(piece)
     converted = "".join(pieces)
     return converted if _is_json(converted) else None
+
+
+def begun_json(text: str) -> str | None:
+    """The beginning of a value, as JSON as far as it is sure; None where no literal begins so."""
+    text = text.lstrip()
+    pieces: list[str] = []
+    at = 0
+    while at < len(text):
+        token = _TOKEN.match(text, at)
+        piece = None if token is None else _piece(token)
+        if token is None or piece is None:
+            break
+        if token[0] in ("''", '""') and text.startswith(token[0][0], token.end()):
+            break  # two quotes are an empty string, but for a third behind them
+        if _BEGUN_NUMBER.fullmatch(text, at):
+            break
+        if piece in ("]", "}") and pieces and pieces[-1] == ",":
+            pieces.pop()
+        pieces.append(piece)
+        at = token.end()
+    rest = text[at:]
+    opened = _OPENED.match(rest)
+    if opened is not None:
+        whole = f"{opened[1]}{opened[2]}{opened[3]}{opened[2]}"
+        return "".join(pieces) + _string(whole)[:-1]
+    is_begun = _BEGUN_NUMBER.fullmatch(rest) is not None or any(name.startswith(rest) for name in _NAMES)
+    return "".join(pieces) if is_begun else None
 
 
 def _piece(token: re.Match[str]) -> str | None:

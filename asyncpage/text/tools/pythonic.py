@@ -2,7 +2,8 @@
 
 Found by the entry point `pythonic`.
 
-INVARIANT: arguments go out as JSON, each when it is whole; a list in which no tool is called is content.
+INVARIANT: arguments go out as JSON, each when it is whole, and one that the text breaks off in as far as it came; a
+list in which no tool is called is content.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from asyncpage.text.tools.json_call import MOST_HEAD, MOST_HELD
 from asyncpage.text.tools.parameters import held_parameters
 from asyncpage.text.tools.parser import API, CallRule
 from asyncpage.text.tools.part import Part, any_of, beginning_without, literal, optional, schema, separated, sequence
-from asyncpage.text.tools.python_literal import LiteralSpan, to_json
+from asyncpage.text.tools.python_literal import LiteralSpan, begun_json, to_json
 from asyncpage.text.tools.tool import Tool
 
 # What some models put around the list.
@@ -72,8 +73,9 @@ class PythonicReader(ScriptedReader):
         marker = ""
         while True:
             found = yield from self.match(_LIST, MOST_HEAD)
-            if found is not None and found[1] in self._known:
-                yield from self._list(found[1])
+            name = self._broken_name(_LIST) if found is None else found[1]
+            if name in self._known:
+                yield from self._list(name)
                 if marker:
                     yield from self.skip_markup(MARKERS[marker])
             else:
@@ -92,13 +94,21 @@ class PythonicReader(ScriptedReader):
                 self.restore_markup()
                 return
             found = yield from self.match(_NEXT_CALL, MOST_HEAD)
-            if found is None:
-                yield from self.match(_CLOSE, MOST_HEAD)
+            if found is None and (yield from self.match(_CLOSE, MOST_HEAD)) is not None:
                 return
-            if found[1] not in self._known:
+            name = self._broken_name(_NEXT_CALL) if found is None else found[1]
+            if name not in self._known:
                 self.restore_markup()
                 return
-            name = found[1]
+
+    def _broken_name(self, pattern: regex.Pattern[str]) -> str:
+        """The name of the call that begins here, where the text breaks off behind it; "" where that is not so."""
+        found = self.broken_off(pattern)
+        name: str | None = None if found is None or "(" not in found[0] else found[1]
+        if name is None or name not in self._known:
+            return ""
+        self._text = ""
+        return name
 
     def _arguments(self) -> Script[str | None]:
         """The arguments up to the closing bracket: None. When they break off, what of them was gone over in vain."""
@@ -111,10 +121,14 @@ class PythonicReader(ScriptedReader):
                 return None
             parameter = yield from self.match(_PARAMETER, MOST_HEAD)
             if parameter is None:
+                if self.broken_off(_PARAMETER) is not None:
+                    self._text = ""
                 return ""
             text, value = yield from self._value()
             if value is None:
-                return self._markup + text
+                value = begun_json(text) if self._is_over and not self._text else None
+                if value is None:
+                    return self._markup + text
             self.give_arguments(f"{before}{json.dumps(parameter[1])}: {value}")
             before = ", "
 
@@ -126,6 +140,8 @@ class PythonicReader(ScriptedReader):
             if is_whole or self._is_over or end > MOST_HELD:
                 break
             yield
+        if not is_whole and self._is_over:
+            end = len(self._text)  # what was held back of it, too
         is_whole = is_whole and end <= MOST_HELD
         end = min(end, MOST_HELD)
         text, self._text = self._text[:end], self._text[end:]

@@ -2,7 +2,8 @@
 
 Found by the entry point `qwen3_coder`.
 
-INVARIANT: a value is a string unless its parameter's schema allows something else that it can be.
+INVARIANT: a value is a string unless its parameter's schema allows something else that it can be. Where the text breaks
+off, a string goes out as far as it came, and another value, which is known when it is whole, not at all.
 """
 
 from __future__ import annotations
@@ -88,6 +89,8 @@ class Qwen3CoderReader(ScriptedReader):
                 return
             parameter = yield from self.match(_PARAMETER, MOST_HEAD)
             if parameter is None:
+                if self.broken_off(_END) or self.broken_off(_PARAMETER):
+                    self._text = ""
                 return
             self.give_arguments(f"{before}{json.dumps(parameter[1], ensure_ascii=False)}: ")
             before = ", "
@@ -113,7 +116,7 @@ class Qwen3CoderReader(ScriptedReader):
         is_first = True
         while True:
             at, found = first_of(self._text, ENDS)
-            sure = at if found else len(self._text) if self._is_over else self._sure()
+            sure = at if found else self._sure()
             value, self._text = self._text[:sure], self._text[sure:]
             if is_first and value:
                 value, is_first = value.removeprefix("\n"), False
@@ -122,6 +125,7 @@ class Qwen3CoderReader(ScriptedReader):
                 self.give_arguments('"')
                 return
             if self._is_over:
+                self._text = ""  # the beginning of a tag
                 return
             yield
 
