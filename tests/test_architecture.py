@@ -89,6 +89,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 
+# The server's own rooms, each with those that it may import, beside itself and what lies in the folder of the server.
+# Out there only the application, which lists the routes, knows them.
+SERVER_ROOMS: dict[str, set[str]] = {
+    "generate": set(),
+    "openai": {"generate"},
+    "responses": {"generate"},
+    "anthropic": {"generate"},
+    "chart": set(),
+    "openapi": {"generate", "openai", "responses", "anthropic"},
+}
+
 # Single steps over a wall, each with its reason.
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("cli", "backends.registry"): "'asyncpage backends' asks the registry itself; it is readable without torch",
@@ -218,6 +229,18 @@ def test_imports_follow_the_directions_of_the_house(module: Module) -> None:
         assert is_own or room in allowed or is_let_in or is_excepted, (
             f"{module.name} imports {imported}, but {module.room} may import only {sorted(allowed)}"
         )
+
+
+def test_the_servers_rooms_know_what_they_may_and_the_application_alone_knows_them() -> None:
+    rooms = {path.parent.name for path in (PACKAGE / "server").glob("*/__init__.py")}
+    assert rooms == set(SERVER_ROOMS)
+    for module in MODULES:
+        if not module.name.startswith("server.") or module.name == "server.app":
+            continue
+        room = module.name.split(".")[1]
+        may = SERVER_ROOMS.get(room, set()) | {room}
+        known = {name.split(".")[1] for name in module.rooms_imported if name.startswith("server.")}
+        assert known & rooms <= may, module.name
 
 
 def test_actors_do_not_import_one_another() -> None:

@@ -56,7 +56,7 @@ def _run(arguments: argparse.Namespace, environment: Environment) -> int:
     check_engine(settings.engine)
     check_address(settings.server)
     if settings.server.index_comparison is not None:
-        from asyncpage.server.index_comparison import read_index_comparison
+        from asyncpage.server.chart.index_comparison import read_index_comparison
 
         read_index_comparison(settings.server.index_comparison)  # a wrong one is refused before anything is loaded
     from asyncpage.logs import configure_logs

@@ -10,25 +10,25 @@ from __future__ import annotations
 from aiohttp import web
 
 from asyncpage.config import ServerConfig
+from asyncpage.server.anthropic.routes import count_tokens, messages
 from asyncpage.server.api_key import ApiKeys
 from asyncpage.server.cache_routes import kv_events, reset_prefix_cache, why
-from asyncpage.server.chart_routes import chart_events, look_at_block
+from asyncpage.server.chart.index_comparison import read_index_comparison
+from asyncpage.server.chart.routes import chart_events, look_at_block
 from asyncpage.server.context import CONTEXT, Context
-from asyncpage.server.embedding_route import embeddings
 from asyncpage.server.engine_port import Engine
 from asyncpage.server.envelope import Gate, envelope
-from asyncpage.server.index_comparison import read_index_comparison
-from asyncpage.server.message_routes import count_tokens, messages
 from asyncpage.server.metrics import Metrics
-from asyncpage.server.model_routes import get_model, list_models
-from asyncpage.server.openai_routes import chat_completions, completions
+from asyncpage.server.openai.embedding_route import embeddings
+from asyncpage.server.openai.generate_routes import chat_completions, completions
+from asyncpage.server.openai.model_routes import get_model, list_models
+from asyncpage.server.openai.token_routes import detokenize, tokenize, tokenizer_info
 from asyncpage.server.openapi.routes import document_handler, page_handlers
 from asyncpage.server.pace import Pace
-from asyncpage.server.response_routes import responses
+from asyncpage.server.responses.routes import responses
 from asyncpage.server.site_check import SiteCheck
 from asyncpage.server.static_page import PAGE_FILES, page_handler
 from asyncpage.server.status_routes import health, load, metrics, ready, version
-from asyncpage.server.token_routes import detokenize, tokenize, tokenizer_info
 
 
 def create_app(engine: Engine, config: ServerConfig) -> web.Application:

@@ -36,10 +36,10 @@ from asyncpage.messages import (
     TextPrompt,
     TokenPrompt,
 )
-from asyncpage.server.call_fields import Setting
 from asyncpage.server.fields import Fields
+from asyncpage.server.generate.call_fields import Setting
+from asyncpage.server.generate.tool_fields import ReplyPlan, Tool, ToolUse
 from asyncpage.server.http_server import HttpServer
-from asyncpage.server.tool_fields import ReplyPlan, Tool, ToolUse
 from asyncpage.simulation.stand_in import simulated_handshake
 from asyncpage.text.reasoning.parser import ReasoningParser
 from asyncpage.text.reasoning.think import DeepSeekR1
@@ -517,9 +517,9 @@ def marked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     def plan(use: ToolUse, setting: Setting, **_: Any) -> ReplyPlan:
         return ReplyPlan(tuple(tool.to_template() for tool in use.tools), MarkReader, None)
 
-    for dialect in ("response", "message"):
-        monkeypatch.setattr(f"asyncpage.server.{dialect}_tools.read_tools", read_tools)
-        monkeypatch.setattr(f"asyncpage.server.{dialect}_body.plan_reply", plan)
+    for room in ("responses", "anthropic"):
+        monkeypatch.setattr(f"asyncpage.server.{room}.tools.read_tools", read_tools)
+        monkeypatch.setattr(f"asyncpage.server.{room}.body.plan_reply", plan)
     return seen
 
 

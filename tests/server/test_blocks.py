@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncpage.server.blocks import Blocks, Change
+from asyncpage.server.generate.blocks import Blocks, Change
 from asyncpage.text.reply import CallBegun, CallEnded, ContentPart, PlainReader, ReasoningPart, ReplyPart
 
 # Thoughts, calls and content in any order; what a model writes is never empty where it is anything.

@@ -21,8 +21,8 @@ from asyncpage.lookout import EVERY_S, MOST_LOOKERS, Lookout, Sight
 from asyncpage.messages import BlockChart, BlockSight, Chart, Holder, LookAt, Question, RequestId
 from asyncpage.pipes.mailbox import Mailbox
 from asyncpage.pipes.traffic import Passed, StepMark
-from asyncpage.server.chart_frame import change, is_news, whole
-from asyncpage.server.index_comparison import MOST_BYTES, read_index_comparison
+from asyncpage.server.chart.frame import change, is_news, whole
+from asyncpage.server.chart.index_comparison import MOST_BYTES, read_index_comparison
 from asyncpage.simulation.stand_in import simulated_handshake
 from tests.server.specimen import SCHEMAS, check
 
@@ -130,7 +130,7 @@ async def next_frame(answer: Any) -> dict[str, Any]:
 
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("FRAME_S", "STILL_S"):
-        monkeypatch.setattr(f"asyncpage.server.chart_routes.{name}", 0.001)
+        monkeypatch.setattr(f"asyncpage.server.chart.routes.{name}", 0.001)
 
 
 async def test_a_watcher_is_sent_the_whole_picture_and_then_what_changes(site, monkeypatch) -> None:

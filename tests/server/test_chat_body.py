@@ -8,11 +8,11 @@ import pytest
 from asyncpage.errors import Failure, RequestError
 from asyncpage.messages import ChatPrompt
 from asyncpage.server.call import Call
-from asyncpage.server.call_fields import Setting
-from asyncpage.server.chat_body import read_chat
 from asyncpage.server.fields import Fields
+from asyncpage.server.generate.call_fields import Setting
+from asyncpage.server.generate.tool_fields import read_tools
 from asyncpage.server.json_body import parse_object
-from asyncpage.server.tool_fields import read_tools
+from asyncpage.server.openai.chat_body import read_chat
 
 USER = {"role": "user", "content": "hi"}
 

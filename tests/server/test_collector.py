@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.messages import Finish, RequestId, RequestOptions, TextPrompt
 from asyncpage.server.call import Call, Output
-from asyncpage.server.chat_shape import ChatShape
-from asyncpage.server.collector import Collector
-from asyncpage.server.shape import Head
+from asyncpage.server.generate.collector import Collector
+from asyncpage.server.generate.shape import Head
+from asyncpage.server.openai.chat_shape import ChatShape
 from asyncpage.text.reply import ContentPart, PlainReader, ReplyPart, ReplyReader
 
 

@@ -9,9 +9,9 @@ import pytest
 from asyncpage.errors import Failure, RequestError
 from asyncpage.messages import TextPrompt, TokenPrompt
 from asyncpage.server.call import Call
-from asyncpage.server.call_fields import Setting
-from asyncpage.server.completion_body import read_completion
+from asyncpage.server.generate.call_fields import Setting
 from asyncpage.server.json_body import parse_object
+from asyncpage.server.openai.completion_body import read_completion
 
 SETTING = Setting(
     model_names=("echo",),

@@ -10,9 +10,9 @@ import pytest
 from asyncpage.errors import Failure, RequestError
 from asyncpage.messages import Pooling, TextPrompt, TokenPrompt
 from asyncpage.server.call import Call
-from asyncpage.server.call_fields import Setting
-from asyncpage.server.embedding_body import read_embedding
+from asyncpage.server.generate.call_fields import Setting
 from asyncpage.server.json_body import parse_object
+from asyncpage.server.openai.embedding_body import read_embedding
 
 SETTING = Setting(
     model_names=("echo",),

@@ -7,7 +7,7 @@ import numpy as np
 import openai
 import pytest
 
-from asyncpage.server import embedding_route
+from asyncpage.server.openai import embedding_route
 
 
 async def test_an_answer_has_a_vector_for_each_input_in_their_order(site) -> None:

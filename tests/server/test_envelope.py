@@ -7,7 +7,7 @@ import re
 import pytest
 from structlog.testing import capture_logs
 
-from asyncpage.server import generate_route
+from asyncpage.server.generate import route as generate_route
 
 KEY = "sekret-1"
 COMPLETION = json.dumps({"prompt": "a", "max_tokens": 1})

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 
 from asyncpage.errors import Failure
 from asyncpage.messages import Constraint
-from asyncpage.server.chunk_writer import ChunkWriter
-from asyncpage.server.collector import Collector
+from asyncpage.server.generate.chunk_writer import ChunkWriter
+from asyncpage.server.generate.collector import Collector
 
 EMOJI = 'A😀ďB\u2028\u0085 "\\\n漢'
 

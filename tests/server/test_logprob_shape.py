@@ -3,7 +3,7 @@
 import json
 import math
 
-from asyncpage.server.logprob_shape import FLOOR, CompletionLogprobs, chat_logprobs, prompt_logprobs
+from asyncpage.server.generate.logprob_shape import FLOOR, CompletionLogprobs, chat_logprobs, prompt_logprobs
 
 TEXTS = {1: b"a", 2: b"b", 3: b"c", 5: b"He", 6: b"llo", 7: b"y", 9: b"!", 200: b"\xe4", 201: b"\xe5"}
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from asyncpage.errors import Failure, RequestError
 from asyncpage.grammar.source import GrammarSource
 from asyncpage.messages import ChatPrompt
+from asyncpage.server.anthropic.body import read_counted, read_message
 from asyncpage.server.call import Call
 from asyncpage.server.json_body import parse_object
-from asyncpage.server.message_body import read_counted, read_message
 
 USER = {"role": "user", "content": "hi"}
 WEATHER = {"name": "weather", "description": "d", "input_schema": {"type": "object"}}
@@ -283,7 +283,7 @@ def test_a_fault_in_a_tool_is_named_as_here(refusal, monkeypatch) -> None:
         param = "tools.1.function.parameters.properties"
         raise RequestError(f"{param} must be an object, functional", param=param)
 
-    monkeypatch.setattr("asyncpage.server.message_tools.read_tools", read_tools)
+    monkeypatch.setattr("asyncpage.server.anthropic.tools.read_tools", read_tools)
     failure = refusal({"tools": [WEATHER]})
     assert failure.param == "tools.1.input_schema.properties"
     assert failure.message == "tools.1.input_schema.properties must be an object, functional"
@@ -296,7 +296,7 @@ def test_a_format_is_read_as_that_of_chat_completions(read, monkeypatch) -> None
         seen.append(fields.value("response_format"))
         return GrammarSource("json_schema", "{}"), "response_format.json_schema.schema"
 
-    monkeypatch.setattr("asyncpage.server.answer_format.read_structured", read_structured)
+    monkeypatch.setattr("asyncpage.server.generate.answer_format.read_structured", read_structured)
     asked = {"type": "json_schema", "schema": {"type": "object"}}
     for fields, path in (
         ({"output_config": {"format": asked}}, "output_config.format.schema"),

@@ -14,17 +14,17 @@ import pytest
 from asyncpage.errors import RequestError
 from asyncpage.grammar.request import KINDS
 from asyncpage.messages import Pooling
-from asyncpage.server.call_fields import Setting
-from asyncpage.server.chat_body import read_chat
-from asyncpage.server.completion_body import read_completion
-from asyncpage.server.embedding_body import read_embedding
+from asyncpage.server.anthropic.body import read_counted, read_message
 from asyncpage.server.fields import Fields
+from asyncpage.server.generate.call_fields import Setting
+from asyncpage.server.generate.structured_fields import read_structured
 from asyncpage.server.json_body import parse_object
-from asyncpage.server.message_body import read_counted, read_message
+from asyncpage.server.openai.chat_body import read_chat
+from asyncpage.server.openai.completion_body import read_completion
+from asyncpage.server.openai.embedding_body import read_embedding
+from asyncpage.server.openai.tokenize_body import read_detokenize, read_tokenize
 from asyncpage.server.openapi.page import render
-from asyncpage.server.response_body import read_response
-from asyncpage.server.structured_fields import read_structured
-from asyncpage.server.tokenize_body import read_detokenize, read_tokenize
+from asyncpage.server.responses.body import read_response
 from asyncpage.text.tools.hermes import Hermes
 from tests.server.specimen import DOCUMENT, SCHEMAS, check, field_names, resolved, specimens
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.errors import Failure
 from asyncpage.messages import ChatPrompt, Finish, RequestId, RequestOptions
+from asyncpage.server.anthropic.wording import MessageWording
 from asyncpage.server.call import Call, Output
-from asyncpage.server.message_wording import MessageWording
-from asyncpage.server.reply_writer import ReplyCollector, ReplyWriter
-from asyncpage.server.response_wording import ResponseWording
-from asyncpage.server.shape import Head
+from asyncpage.server.generate.reply_writer import ReplyCollector, ReplyWriter
+from asyncpage.server.generate.shape import Head
+from asyncpage.server.responses.wording import ResponseWording
 
 WORDINGS = (MessageWording, ResponseWording)
 

@@ -13,7 +13,7 @@ from asyncpage.errors import Failure, RequestError
 from asyncpage.grammar.source import GrammarSource
 from asyncpage.server.call import Call
 from asyncpage.server.json_body import parse_object
-from asyncpage.server.response_body import read_response
+from asyncpage.server.responses.body import read_response
 
 OPTIONAL = (
     "model instructions max_output_tokens temperature top_p tools tool_choice parallel_tool_calls text "
@@ -252,7 +252,7 @@ def test_a_fault_in_a_tool_is_named_as_here(refusal, monkeypatch, param: str, ow
     def read_tools(fields):
         raise RequestError(f"{param}: not {param}s, nor x.{param}", param=param, code="c", status=400)
 
-    monkeypatch.setattr("asyncpage.server.response_tools.read_tools", read_tools)
+    monkeypatch.setattr("asyncpage.server.responses.tools.read_tools", read_tools)
     failure = refusal({})
     assert (failure.param, failure.code) == (own, "c")
     assert failure.message == f"{own}: not {param}s, nor x.{param}"
@@ -269,7 +269,7 @@ def test_a_format_is_read_as_that_of_chat_completions_and_named_as_here(read, re
             raise RequestError(text, param="response_format.json_schema.schema", code="unsupported")
         return GrammarSource("json_schema", "{}"), "response_format.json_schema.schema"
 
-    monkeypatch.setattr("asyncpage.server.answer_format.read_structured", read_structured)
+    monkeypatch.setattr("asyncpage.server.generate.answer_format.read_structured", read_structured)
     asked = {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True}
     call = read({"input": "hi", "text": {"format": asked}})
     inner = {"name": "n", "schema": {"type": "object"}, "strict": True}

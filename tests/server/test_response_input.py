@@ -6,7 +6,7 @@ import pytest
 
 from asyncpage.errors import Failure, RequestError
 from asyncpage.server.fields import Fields
-from asyncpage.server.response_input import read_input
+from asyncpage.server.responses.input import read_input
 
 
 def messages(items: Any) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from asyncpage.grammar.source import GrammarSource
 from asyncpage.messages import Constraint, RequestOptions, TextPrompt
 from asyncpage.server.call import Call, Output
 from asyncpage.server.fields import Fields
-from asyncpage.server.structured_fields import compile_call, read_structured
+from asyncpage.server.generate.structured_fields import compile_call, read_structured
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"b": {}, "a": {}}}
 TEXT = json.dumps(SCHEMA)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from asyncpage.messages import ChatPrompt
-from asyncpage.server.chunk_writer import ChunkWriter
+from asyncpage.server.generate.chunk_writer import ChunkWriter
 from asyncpage.text.tools.hermes import HermesReader
 from asyncpage.text.tools.mistral import Mistral
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from asyncpage.errors import Failure, RequestError
 from asyncpage.grammar.source import GrammarSource
 from asyncpage.messages import ChatPrompt
-from asyncpage.server.call_fields import Setting
 from asyncpage.server.fields import Fields
-from asyncpage.server.tool_fields import MAX_TOOLS, ReplyPlan, Tool, ToolUse, plan_reply, read_tools
+from asyncpage.server.generate.call_fields import Setting
+from asyncpage.server.generate.tool_fields import MAX_TOOLS, ReplyPlan, Tool, ToolUse, plan_reply, read_tools
 from asyncpage.text.reasoning.think import DeepSeekR1, MistralThink
 from asyncpage.text.reply import CallBegun, ContentPart, PlainReader, ReasoningPart, ReplyPart
 from asyncpage.text.tools.hermes import Hermes

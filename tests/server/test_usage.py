@@ -1,7 +1,7 @@
 """Usage: prompts count once, completions always."""
 
 from asyncpage.messages import Finish, RequestId
-from asyncpage.server.usage import Usage, total_usage
+from asyncpage.server.generate.usage import Usage, total_usage
 
 
 def finish(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> Finish:

@@ -6,7 +6,8 @@ INVARIANT: the streamed and the whole answer are described by the same words, pi
 from __future__ import annotations
 
 from asyncpage.core.sampling import MAX_TOP_LOGPROBS
-from asyncpage.server.chat_body import ROLES
+from asyncpage.server.generate.template_fields import MAX_NAME
+from asyncpage.server.openai.chat_body import ROLES
 from asyncpage.server.openapi import structured, tools
 from asyncpage.server.openapi.answers import HEAD, STOP_REASON, TOKEN_IDS
 from asyncpage.server.openapi.part import Part, operation
@@ -25,7 +26,6 @@ from asyncpage.server.openapi.schema import (
     string,
     word,
 )
-from asyncpage.server.template_fields import MAX_NAME
 
 _USER: Json = {"role": "user", "content": "Name three rivers."}
 

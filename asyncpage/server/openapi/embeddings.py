@@ -5,7 +5,7 @@ INVARIANT: an answer has one vector for each input, in their order.
 
 from __future__ import annotations
 
-from asyncpage.server.embedding_body import ENCODINGS, MAX_INPUTS, MAX_USER
+from asyncpage.server.openai.embedding_body import ENCODINGS, MAX_INPUTS, MAX_USER
 from asyncpage.server.openapi.answers import HEAD
 from asyncpage.server.openapi.part import Part, operation
 from asyncpage.server.openapi.sampling import DELIVERY, ENGINE, INT_MAX

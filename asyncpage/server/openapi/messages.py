@@ -5,6 +5,8 @@ INVARIANT: what is counted is described as what is run.
 
 from __future__ import annotations
 
+from asyncpage.server.generate.template_fields import MAX_NAME
+from asyncpage.server.generate.tool_fields import MAX_TOOLS
 from asyncpage.server.openapi import structured, tools
 from asyncpage.server.openapi.chat import CONVERSATION
 from asyncpage.server.openapi.part import Part, operation
@@ -24,8 +26,6 @@ from asyncpage.server.openapi.schema import (
     string,
     word,
 )
-from asyncpage.server.template_fields import MAX_NAME
-from asyncpage.server.tool_fields import MAX_TOOLS
 
 _NAME = string("Of the tool.", maxLength=MAX_NAME, examples=["get_weather"])
 _ID = string(maxLength=MAX_NAME, examples=["toolu_1"])

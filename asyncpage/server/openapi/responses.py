@@ -6,6 +6,8 @@ INVARIANT: what the API has beside is named here as refused, so that its clients
 from __future__ import annotations
 
 from asyncpage.core.sampling import MAX_TOP_LOGPROBS
+from asyncpage.server.generate.template_fields import MAX_NAME
+from asyncpage.server.generate.tool_fields import MAX_TOOLS
 from asyncpage.server.openapi import structured, tools
 from asyncpage.server.openapi.chat import CONVERSATION
 from asyncpage.server.openapi.part import Part, operation
@@ -25,9 +27,7 @@ from asyncpage.server.openapi.schema import (
     string,
     word,
 )
-from asyncpage.server.response_body import LOGPROBS, MAX_METADATA, MAX_NOTE
-from asyncpage.server.template_fields import MAX_NAME
-from asyncpage.server.tool_fields import MAX_TOOLS
+from asyncpage.server.responses.body import LOGPROBS, MAX_METADATA, MAX_NOTE
 
 _ID = string(maxLength=MAX_NAME, examples=["call_1"])
 _TEXT_PART = request({"type": word("", "input_text", "output_text", "text"), "text": string()}, "type", "text")

@@ -13,7 +13,7 @@ from asyncpage.core.sampling import (
     MAX_STOP_STRINGS,
     MAX_TOP_LOGPROBS,
 )
-from asyncpage.server.call_fields import MAX_SALT, MAX_STOP_TOKEN_IDS, MAX_TIMEOUT_S
+from asyncpage.server.generate.call_fields import MAX_SALT, MAX_STOP_TOKEN_IDS, MAX_TIMEOUT_S
 from asyncpage.server.openapi.schema import (
     Json,
     any_of,

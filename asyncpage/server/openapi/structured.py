@@ -5,8 +5,8 @@ INVARIANT: a constraint is enforced or refused by name, never ignored.
 
 from __future__ import annotations
 
+from asyncpage.server.generate.structured_fields import MAX_NAME
 from asyncpage.server.openapi.schema import Json, any_of, array, boolean, ref, request, string, word
-from asyncpage.server.structured_fields import MAX_NAME
 
 _OBJECT_SCHEMA: Json = {
     "type": "object",

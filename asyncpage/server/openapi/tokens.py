@@ -5,12 +5,12 @@ INVARIANT: a prompt is described as the routes that generate describe it.
 
 from __future__ import annotations
 
+from asyncpage.server.openai.tokenize_body import MAX_DETOKENIZE
 from asyncpage.server.openapi import tools
 from asyncpage.server.openapi.chat import CONVERSATION
 from asyncpage.server.openapi.part import Part, operation
 from asyncpage.server.openapi.sampling import DELIVERY, INT_MAX
 from asyncpage.server.openapi.schema import Json, answer, array, boolean, integer, optional, ref, request, string
-from asyncpage.server.tokenize_body import MAX_DETOKENIZE
 
 _IDS = array(integer())
 

@@ -5,9 +5,9 @@ INVARIANT: the arguments of a call are one JSON text, as the API has it.
 
 from __future__ import annotations
 
+from asyncpage.server.generate.template_fields import MAX_NAME
+from asyncpage.server.generate.tool_fields import MAX_DESCRIPTION, MAX_TOOLS, NAME
 from asyncpage.server.openapi.schema import Json, answer, any_of, array, boolean, ref, refused, request, string, word
-from asyncpage.server.template_fields import MAX_NAME
-from asyncpage.server.tool_fields import MAX_DESCRIPTION, MAX_TOOLS, NAME
 
 TOOL_NAME = string("How the model calls it.", pattern=f"^{NAME}$", examples=["get_weather"])
 PARAMETERS: Json = {

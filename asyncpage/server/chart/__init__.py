@@ -1,0 +1,1 @@
+"""The chart room's feed: the running engine, drawn live."""

@@ -1,0 +1,283 @@
+"""The tools of a request and what may be done with them, and what follows from that for prompt and answer.
+
+The body readers of every dialect make a `ToolUse` and call `plan_reply` with it.
+
+INVARIANT: what a request asks of tool calls is either kept by what is planned here or refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from asyncpage.grammar.source import GrammarSource
+from asyncpage.messages import ChatPrompt
+from asyncpage.server.failure import invalid
+from asyncpage.server.fields import Fields, shown, wrong_type
+from asyncpage.server.generate.call_fields import Setting
+from asyncpage.server.generate.unsupported import unsupported
+from asyncpage.text.reasoning.parser import ReasoningParser
+from asyncpage.text.reply import FilteredReader, PlainReader, ReplyReader, is_no_later_call, is_no_reasoning
+from asyncpage.text.tools.parser import CallRule, ToolParser
+from asyncpage.text.tools.part import any_of, from_source, to_source
+from asyncpage.text.tools.registry import TOOL_PARSERS
+from asyncpage.text.tools.tool import Tool
+
+__all__ = ["ReplyPlan", "Tool", "ToolUse", "plan_reply", "read_tools"]
+
+MAX_TOOLS = 512
+MAX_DESCRIPTION = 64 * 1024
+_ANY_PROMPT = ChatPrompt(({"role": "user", "content": ""},))
+NAME = r"[A-Za-z0-9_-]{1,64}"
+
+Choice = Literal["none", "auto", "required", "named"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """The tools of a request. `named`: the one that must be called where `choice` is "named".
+
+    `is_parallel` False: at most one call an answer.
+    """
+
+    tools: tuple[Tool, ...] = ()
+    choice: Choice = "auto"
+    named: str = ""
+    is_parallel: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyPlan:
+    """What a request's tools and the model's parsers make of prompt and answer.
+
+    `template_tools`: for the chat template. `new_reader`: makes what reads a choice's text. `grammar`: what the answer
+    must follow, None where anything goes; `grammar_param`: the field that asks for it. `shows_control`: the reader
+    needs the text of control tokens.
+    """
+
+    template_tools: tuple[Mapping[str, Any], ...]
+    new_reader: Callable[[], ReplyReader]
+    grammar: GrammarSource | None
+    grammar_param: str = ""
+    shows_control: bool = False
+
+
+def read_tools(fields: Fields) -> ToolUse:
+    """The tools of a chat completion's body. Errors: `RequestError` 400 naming the field."""
+    tools = _read_list(fields)
+    is_parallel = fields.boolean("parallel_tool_calls")
+    use = ToolUse(tools, is_parallel=is_parallel is not False)
+    choice = fields.value("tool_choice")
+    if choice is None:
+        return use
+    path = fields.name_of("tool_choice")
+    match choice:
+        case "none" | "auto":
+            return replace(use, choice=choice)
+        case "required":
+            if not tools:
+                raise invalid(f"{path} is required, and tools has none", param=path)
+            return replace(use, choice="required")
+        case str():
+            raise invalid(f"{path} must be none, auto, required or an object, got {shown(choice)}", param=path)
+        case dict():
+            return _read_choice(fields.inner(choice, path), use)
+        case _:
+            raise wrong_type(path, "a string or an object", choice)
+
+
+def plan_reply(
+    use: ToolUse,
+    setting: Setting,
+    *,
+    wants_reasoning: bool = True,
+    prompt: ChatPrompt | None = None,
+    structured: tuple[GrammarSource, str] | None = None,
+) -> ReplyPlan:
+    """What `use` makes of prompt and answer. `wants_reasoning` False: what the model thinks is left out.
+
+    `prompt`: the conversation, for models whose thinking begins in the prompt (a user's message where it is None).
+    `structured`: what an answer without calls must look like, and the field that says so.
+    Errors: `RequestError` 400 when the model cannot do it, or not all of it at once.
+    """
+    parser = _parser_of(use, setting)
+    answer = None if structured is None else from_source(structured[0])
+    if structured is not None and parser is not None:
+        _check_both(use, structured[1], is_part=answer is not None)
+    rule = None if parser is None else _rule_of(use, has_answer=structured is not None)
+    if parser is not None and rule is not None:
+        calls = parser.structure(rule)
+        answer = calls if answer is None else any_of(calls, answer)
+    # A constraint that is no part of a structure is for the whole answer: then the model does not think.
+    reasoning = setting.reasoning_parser if structured is None or answer is not None else None
+    grammar = structured[0] if structured is not None and parser is None and reasoning is None else None
+    is_open = reasoning is not None and reasoning.is_open(setting.prompt_end(prompt or _ANY_PROMPT))
+    param = "tools" if structured is None else structured[1]
+    if grammar is None and answer is not None:
+        grammar = to_source(answer if reasoning is None else reasoning.structure(answer, is_open=is_open), param)
+    return ReplyPlan(
+        () if parser is None else tuple(tool.to_template() for tool in use.tools),
+        _NewReader(use, parser, reasoning, is_open, wants_reasoning) if parser or reasoning else PlainReader,
+        grammar,
+        "" if grammar is None else param,
+        (parser is not None and parser.shows_control) or (reasoning is not None and reasoning.shows_control),
+    )
+
+
+def _parser_of(use: ToolUse, setting: Setting) -> ToolParser | None:
+    """What reads the calls of an answer; None where there can be none. Errors: 400 when it is not known."""
+    if not use.tools or use.choice == "none":
+        return None
+    if setting.tool_parser is None:
+        raise invalid(
+            "tools: this model's chat template makes it write calls in a format that no parser is known to read; serve "
+            f"it with --tool-call-parser and one of {', '.join(TOOL_PARSERS.names())}",
+            param="tools",
+            code="no_tool_parser",
+        )
+    if use.choice == "auto" and not setting.auto_tool_choice:
+        raise invalid(
+            "tool_choice: this server lets no model choose to call tools (--no-enable-auto-tool-choice); name a "
+            "function, or say required or none",
+            param="tool_choice",
+            code="unsupported",
+        )
+    return setting.tool_parser
+
+
+def _check_both(use: ToolUse, param: str, *, is_part: bool) -> None:
+    """Errors: 400 when an answer cannot follow `param` and `use` at once."""
+    if use.choice != "auto":
+        raise invalid(
+            f"tool_choice {use.choice} makes the answer a call, which cannot follow {param} too; leave one of them out",
+            param="tool_choice",
+        )
+    if not is_part:
+        raise invalid(
+            f"{param}: an answer under a regular expression or a grammar cannot call tools; leave out tools, or say "
+            "tool_choice none",
+            param=param,
+            code="unsupported",
+        )
+
+
+def _rule_of(use: ToolUse, *, has_answer: bool) -> CallRule | None:
+    """What the calls of an answer are held to; None where nothing is. `has_answer`: the rest of it is held too."""
+    is_forced = use.choice in ("required", "named")
+    if not (is_forced or has_answer or any(tool.strict for tool in use.tools)):
+        return None
+    tools = tuple(tool for tool in use.tools if use.choice != "named" or tool.name == use.named)
+    is_single = use.choice == "named" or not use.is_parallel
+    return CallRule(tools, must_call=is_forced or has_answer, holds_all=is_forced, most=1 if is_single else None)
+
+
+@dataclass(frozen=True, slots=True)
+class _NewReader:
+    """Makes the reader of a choice."""
+
+    use: ToolUse
+    parser: ToolParser | None
+    reasoning: ReasoningParser | None
+    is_open: bool
+    wants_reasoning: bool
+
+    def __call__(self) -> ReplyReader:
+        reader: ReplyReader = PlainReader() if self.parser is None else self.parser.new_reader(self.use.tools)
+        if self.parser is not None and not self.use.is_parallel:
+            reader = FilteredReader(reader, is_no_later_call)
+        if self.reasoning is not None:
+            reader = self.reasoning.new_reader(reader, is_open=self.is_open)
+            if not self.wants_reasoning:
+                reader = FilteredReader(reader, is_no_reasoning)
+        return reader
+
+
+def _read_list(fields: Fields) -> tuple[Tool, ...]:
+    raw = fields.value("tools")
+    path = fields.name_of("tools")
+    if raw is None:
+        return ()
+    if not isinstance(raw, list):
+        raise wrong_type(path, "a list", raw)
+    if len(raw) > MAX_TOOLS:
+        raise invalid(f"{path} takes at most {MAX_TOOLS} tools, got {len(raw)}", param=path)
+    tools: dict[str, Tool] = {}
+    for index, item in enumerate(raw):
+        tool = _read_tool(fields.inner(item, f"{path}.{index}"))
+        if tool.name in tools:
+            param = f"{path}.{index}.function.name"
+            raise invalid(f"{param}: {shown(tool.name)} is the name of an earlier tool", param=param)
+        tools[tool.name] = tool
+    return tuple(tools.values())
+
+
+def _read_tool(fields: Fields) -> Tool:
+    kind = fields.required("type")
+    if kind != "function":
+        raise unsupported(fields.name_of("type"), f"tools of type {shown(kind)}; only functions")
+    fields.known("cache_control")
+    fields.required("function")
+    function = fields.object("function")
+    name = _read_name(function)
+    return Tool(
+        name,
+        function.string("description", longest=MAX_DESCRIPTION) or "",
+        function.mapping("parameters"),
+        function.boolean("strict") or False,
+    )
+
+
+def _read_name(function: Fields) -> str:
+    name, path = function.required("name"), function.name_of("name")
+    if not isinstance(name, str):
+        raise wrong_type(path, "a string", name)
+    if not re.fullmatch(NAME, name):
+        raise invalid(f"{path} must be 1 to 64 letters, digits, underscores and dashes, got {shown(name)}", param=path)
+    return name
+
+
+def _read_choice(choice: Fields, use: ToolUse) -> ToolUse:
+    """A choice that is an object: one function by name, or a mode and the functions that it is about."""
+    kind = choice.required("type")
+    match kind:
+        case "function":
+            return replace(use, choice="named", named=_read_named(choice, use))
+        case "allowed_tools":
+            choice.required("allowed_tools")
+            allowed = choice.object("allowed_tools")
+            mode = allowed.required("mode")
+            if mode not in ("auto", "required"):
+                path = allowed.name_of("mode")
+                raise invalid(f"{path} must be auto or required, got {shown(mode)}", param=path)
+            return replace(use, tools=_read_allowed(allowed, use), choice=mode)
+        case _:
+            path = choice.name_of("type")
+            raise unsupported(path, f"a choice of type {shown(kind)}; only function and allowed_tools")
+
+
+def _read_allowed(allowed: Fields, use: ToolUse) -> tuple[Tool, ...]:
+    raw, path = allowed.required("tools"), allowed.name_of("tools")
+    if not isinstance(raw, list):
+        raise wrong_type(path, "a list", raw)
+    if not raw:
+        raise invalid(f"{path} must hold at least one tool", param=path)
+    names = set()
+    for index, item in enumerate(raw):
+        fields = allowed.inner(item, f"{path}.{index}")
+        if fields.required("type") != "function":
+            raise unsupported(fields.name_of("type"), "tools of another type than function")
+        names.add(_read_named(fields, use))
+    return tuple(tool for tool in use.tools if tool.name in names)
+
+
+def _read_named(choice: Fields, use: ToolUse) -> str:
+    """The name in `function` of a choice. Errors: 400 when no tool has it."""
+    choice.required("function")
+    function = choice.object("function")
+    name = _read_name(function)
+    if all(tool.name != name for tool in use.tools):
+        path = function.name_of("name")
+        raise invalid(f"{path}: tools has no function {shown(name)}", param=path)
+    return name
