@@ -16,7 +16,6 @@ from tests.cases import verdict
 
 ON_REQUEST: Mapping[str, str] = {
     "long": "tests that take minutes: more repeats, rarer cases, soaks",
-    "cases": "tests of servers' published faults: not all of them hold on every run yet",
     "extras": "tests of extras whose packages take a gigabyte: xgrammar",
     "clients": "tests of clients whose packages take gigabytes: benchmarks, evaluations",
 }

@@ -101,6 +101,9 @@ class Exchange:
         """Cancel whatever still runs; safe to call at any time, more than once."""
         self._is_closed = True
         self._leave()
+        # Consumers know their exchange: in such a circle, what one holds for a client that did not read would stay
+        # until the garbage collector's next look at everything, hundreds of calls later.
+        self._consumer = None
 
     def accepted(self, request: RequestId, prompt_tokens: int) -> None:
         index = self._indexes.get(request)

@@ -25,7 +25,10 @@ from tests.cases.macros import Names, expand, to_json
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
+ANTHROPIC = "/v1/messages"  # errors under this path have its API's own form
+ERROR_FIELDS = {"message", "type"}
 PATIENCE_S = 120.0
+SILENCE_S = 1.0  # what a connection still has to say after an answer comes at once
 
 
 @dataclass(slots=True)
@@ -144,16 +147,17 @@ class Client:
         return bytes(heard)
 
     async def raw(self, data: bytes, limit_s: float = 5.0) -> RawReply:
-        """Bytes on a connection of their own; everything that comes back until it is closed or silent for long."""
+        """Bytes on a connection of their own; what comes back until it is closed, then silent, or time is up."""
         started = time.monotonic()
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         heard = bytearray()
         closed = False
         try:
             writer.write(data)
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(limit_s) as limit:
                 while chunk := await reader.read(65536):
                     heard += chunk
+                    limit.reschedule(asyncio.get_running_loop().time() + SILENCE_S)
                 closed = True
         except TimeoutError:
             pass
@@ -173,9 +177,10 @@ class Client:
             self.complaints.append(f"{answer.path} answered {answer.status}: {answer.body[:300]!r}")
         if answer.status < 400 or method == "HEAD":
             return
+        fields = ERROR_FIELDS | ({"param", "code"} if not answer.path.startswith(ANTHROPIC) else set())
         try:
             error = answer.json["error"]
-            wrong = set(error) != {"message", "type", "param", "code"} or not error["message"] or not error["type"]
+            wrong = set(error) != fields or not error["message"] or not error["type"]
         except (ValueError, KeyError, TypeError):
             wrong = True
         if wrong:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cases.case import all_cases
+from tests.cases.flags import DEFAULTS
 from tests.cases.model_folder import Model
 from tests.cases.oracle import Oracle
 from tests.cases.suite import Pool, Suite
@@ -18,10 +19,20 @@ SHARED_MACHINE = 5.0  # how much longer than alone a second may seem on a machin
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Cases that can share a server follow one another: to start one costs more than most cases do."""
     here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker("cases")
+    places = [place for place, item in enumerate(items) if item.path.parent == here]
+    for place, item in zip(places, sorted((items[place] for place in places), key=_likeness), strict=True):
+        items[place] = item
+
+
+def _likeness(item: pytest.Item) -> str:
+    marker = item.get_closest_marker("case")
+    if marker is None:
+        return ""
+    case = all_cases()[marker.args[0]]
+    asked = {name: value for name, value in case.config.items() if DEFAULTS.get(name) != value}
+    return f"{case.fixture} {sorted(asked) if case.fixture == 'TINY' else ''}"
 
 
 @pytest.fixture(scope="session")

@@ -39,14 +39,17 @@ FEATURE_FLAGS = {
     "--speculative-method": "speculation",
     "--num-speculative-tokens": "speculation",
     "--draft-model": "speculation",
-    "--tool-call-parser": "tool calls",
 }
 """What a server lacks that does not know such a flag."""
 
 
+DEFAULTS: Mapping[str, Any] = {"block_size": 16, "prefix_caching": True, "chunked_prefill": True}
+"""What a server does unasked. It is not asked again: a case that wants just this can share a server with others."""
+
+
 def flags_for(config: Mapping[str, Any]) -> list[str]:
     """Errors: `KeyError` for a key that no case uses."""
-    config = dict(config)
+    config = {key: value for key, value in config.items() if DEFAULTS.get(key) != value}
     rows, budget = config.get("max_num_seqs"), config.get("max_batched_tokens")
     if rows is not None and budget is not None and rows > budget:
         # Every running request must be able to advance in a step; more rows than tokens is refused at the start.

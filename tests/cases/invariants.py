@@ -3,7 +3,8 @@
 `suite` takes a baseline when a server is up and holds the server to it after every case.
 
 INVARIANT: /health is 200; the canary answers as on the first day; nothing runs, waits or holds a block; no traceback
-and no forgotten task in the log; processes, descriptors, shared memory and memory as before; no unexpected answer.
+and no forgotten task in the log; processes, descriptors, shared memory and memory as before, but for one process that
+compiles grammars and stays for the next one, small; no unexpected answer.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ from tests.cases.server import Server
 
 IDLE_S = 2.0
 MOST_GROWTH = 20 * 1024 * 1024
+MOST_COMPILER = 128 * 1024 * 1024
+"""Resident, of the process that compiles grammars: 30 MB when it is ready, and what its last grammars left."""
+
+COMPILER_ENDS = Counter(socket=2)
+"""What the API process holds of it: the other ends of its standard input and output."""
+
 SIGNS = ("Traceback", "never retrieved", "never awaited", "ResourceWarning")
 GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_blocks_used")
 CANARY = {
@@ -32,12 +39,13 @@ CANARY = {
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """A server at rest: API process first, executor second."""
+    """A server at rest: API process first, executor second. `compilers`: how many grammar compilers it has."""
 
     canary: str
     gauges: dict[str, float]
     descriptors: tuple[Counter[str], ...]
     memory: tuple[int, ...]
+    compilers: int
     log_at: int
 
 
@@ -48,14 +56,21 @@ async def rest(server: Server, client: Client, canary: str | None = None) -> Bas
     found = await sing(client) if canary is None else canary
     gauges = await client.gauges()
     await client.close()
-    family = server.family()
+    compilers = server.compilers()
+    family = _lasting(server, compilers)
     return Baseline(
         canary=found,
         gauges={name: gauges[name] for name in GAUGES},
         descriptors=tuple(Counter(descriptors(pid)) for pid in family),
         memory=tuple(memory_bytes(pid) for pid in family),
+        compilers=len(compilers),
         log_at=server.log_size(),
     )
+
+
+def _lasting(server: Server, compilers: Sequence[int]) -> list[int]:
+    """The processes that a server has from its start to its end."""
+    return [pid for pid in server.family() if pid not in compilers]
 
 
 async def sing(client: Client) -> str:
@@ -97,25 +112,40 @@ async def check(
         await client.close()
 
     async def as_before() -> str:
-        family = server.family()
+        compilers = server.compilers()
+        family = _lasting(server, compilers)
         if len(family) != len(before.descriptors):
             return f"{len(family)} processes, {len(before.descriptors)} before"
-        for pid, counted in zip(family, before.descriptors, strict=True):
-            more = Counter(descriptors(pid)) - counted
-            if more:
-                return f"process {pid} has more descriptors: {dict(more)}"
+        if len(compilers) > 1:
+            return f"{len(compilers)} processes compile grammars"
+        ends = (COMPILER_ENDS if len(compilers) > before.compilers else Counter[str](), Counter[str]())
+        for pid, counted, more in zip(family, before.descriptors, ends, strict=True):
+            left = Counter(descriptors(pid)) - counted - more
+            if left:
+                return f"process {pid} has more descriptors: {dict(left)}"
+        for pid in (*family, *compilers):
             if segments(pid):
                 return f"process {pid} has named shared memory: {segments(pid)}"
         return ""
 
     await until(as_before, IDLE_S * slack)
-    for name, pid, was in zip(("API process", "executor"), server.family(), before.memory, strict=False):
+    compilers = server.compilers()
+    for name, pid, was in zip(("API process", "executor"), _lasting(server, compilers), before.memory, strict=True):
         grown = memory_bytes(pid) - was
         assert grown <= growth, f"the {name} has grown by {grown >> 20} MiB"
+    for pid in compilers:
+        held = memory_bytes(pid)
+        assert held <= MOST_COMPILER, f"the grammar compiler holds {held >> 20} MiB"
     log = server.log(before.log_at)
     for sign in signs:
         assert sign not in log, f"the log has {sign!r}:\n{log[:4000]}"
     assert not client.complaints, "\n".join(client.complaints)
+
+
+async def ready(client: Client) -> str:
+    """Nothing when the server would take a request, for `until`."""
+    answer = await client.get("/ready")
+    return "" if answer.status == 200 else f"/ready is {answer.status}"
 
 
 async def until(wrong: Callable[[], Awaitable[str]], limit_s: float) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from itertools import pairwise
 from pathlib import Path
 
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
@@ -20,6 +21,14 @@ def family(pid: int) -> list[int]:
             children = Path(f"/proc/{pid}/task/{task}/children").read_text().split()
             found += [descendant for child in children for descendant in family(int(child))]
     return found
+
+
+def runs_module(pid: int, module: str) -> bool:
+    """Whether it was started as `python -m MODULE`."""
+    with contextlib.suppress(*_GONE):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return (b"-m", module.encode()) in pairwise(words)
+    return False
 
 
 def is_alive(pid: int) -> bool:

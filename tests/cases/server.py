@@ -19,11 +19,12 @@ from pathlib import Path
 
 from tests.cases.flags import FEATURE_FLAGS
 from tests.cases.model_folder import Model
-from tests.cases.process_state import family, is_alive
+from tests.cases.process_state import family, is_alive, runs_module
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 90.0  # eight seconds alone; machines that run tests are shared
 STOP_S = 40.0
+EXECUTOR, COMPILER = "asyncpage.executor", "asyncpage.grammar"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +127,14 @@ class Server:
     @property
     def executor(self) -> int | None:
         """The executor's process id, None while there is none."""
-        return next((pid for pid in family(self.pid)[1:] if is_alive(pid)), None)
+        return next((pid for pid in self.family() if runs_module(pid, EXECUTOR) and is_alive(pid)), None)
 
     def family(self) -> list[int]:
         return family(self.pid)
+
+    def compilers(self) -> list[int]:
+        """The processes that compile grammars: one is kept warm from the first grammar on."""
+        return [pid for pid in self.family() if runs_module(pid, COMPILER)]
 
     def log(self, start: int = 0) -> str:
         """What it has logged from the byte `start` on."""

@@ -160,25 +160,6 @@ class Run:
         body = None if raw is None else raw.replace("$M", self.client.names.values["$M"]).encode()
         return await self.client.send(request["method"], request["path"], body, headers)
 
-    def lacks(self, answer: Answer, feature: str, *params: str) -> bool:
-        """Whether the answer is the clean refusal of a whole feature by one of these fields. Noted, if so."""
-        if answer.status != 400 or answer.error["code"] != "unsupported" or answer.error["param"] not in params:
-            return False
-        assert answer.error["param"] in answer.error["message"], answer.error
-        self.suite.note(feature)
-        return True
-
-    def needs(self, answer: Answer, feature: str, *params: str) -> None:
-        """Go on only if the feature is there. Errors: `Refused`."""
-        if self.lacks(answer, feature, *params):
-            raise Refused(feature)
-
-    def lacks_route(self, answer: Answer, feature: str) -> bool:
-        if answer.status != 404 or answer.error["code"] != "not_found":
-            return False
-        self.suite.note(feature)
-        return True
-
 
 class Suite:
     """What one test has to do with its case."""
@@ -211,12 +192,14 @@ class Suite:
         key: str | None = None,
         scripted: bool = False,
         how: Mapping[str, Any] | None = None,
+        first: Callable[[Client], Awaitable[None]] | None = None,
         **config: Any,
     ) -> AsyncIterator[Run]:
         """A run on a server with the case's configuration and `config`; I0 is checked at its end.
 
         `scripted`: the case's configuration describes its model, not its server. None leaves a setting to the server.
-        `how`: what else `Server` takes.
+        `how`: what else `Server` takes. `first`: what this case uses and no other does, used once before what the
+        server holds is measured.
         """
         wanted = {"num_kv_blocks": FEW_BLOCKS, **({} if scripted else self.case.config), **config}
         flags = flags_for({name: value for name, value in wanted.items() if value is not None})
@@ -230,6 +213,9 @@ class Suite:
             self.judge_start(end.attempt)
             raise
         client = new_client(server)
+        if first is not None:
+            await client.open()
+            await first(client)
         before = await invariants.rest(server, client, self.pool.first_day(server).canary)
         await client.open()
         run = Run(self, server, client)

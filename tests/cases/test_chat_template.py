@@ -106,12 +106,10 @@ async def test_a_prompt_begins_with_one_beginning(suite: Suite) -> None:
         assert len(tokens) == text.usage()["prompt_tokens"]
         verbatim = await run.client.complete(prompt=[bos, bos, 10, 11], max_tokens=1)
         assert verbatim.usage()["prompt_tokens"] == 4
-        if not run.lacks(bare, "add_special_tokens", "add_special_tokens"):
-            assert bare.usage()["prompt_tokens"] == text.usage()["prompt_tokens"] - 1
-        if not run.lacks_route(chat_ids, "tokenize route"):
-            assert chat_ids.json["count"] == len(chat_ids.json["tokens"]) == chat.usage()["prompt_tokens"]
-            assert chat_ids.json["tokens"].count(bos) == text_ids.json["tokens"].count(bos) == 1
-            assert len(text_ids.json["tokens"]) == text.usage()["prompt_tokens"]
-            answer = await run.client.complete(prompt=chat_ids.json["tokens"], max_tokens=1, temperature=0)
-            same = await run.client.chat("hi", max_tokens=1, temperature=0)
-            assert answer.text() == same.text()
+        assert bare.usage()["prompt_tokens"] == text.usage()["prompt_tokens"] - 1
+        assert chat_ids.json["count"] == len(chat_ids.json["tokens"]) == chat.usage()["prompt_tokens"]
+        assert chat_ids.json["tokens"].count(bos) == text_ids.json["tokens"].count(bos) == 1
+        assert len(text_ids.json["tokens"]) == text.usage()["prompt_tokens"]
+        answer = await run.client.complete(prompt=chat_ids.json["tokens"], max_tokens=1, temperature=0)
+        same = await run.client.chat("hi", max_tokens=1, temperature=0)
+        assert answer.text() == same.text()

@@ -7,7 +7,7 @@ import socket
 from typing import Any
 
 from tests.cases.answer import Answer, EventReader
-from tests.cases.client import COMPLETIONS
+from tests.cases.client import COMPLETIONS, Client
 from tests.cases.invariants import until
 from tests.cases.macros import expand, to_json
 from tests.cases.model_folder import Model
@@ -46,7 +46,7 @@ async def test_what_the_queue_cannot_hold_is_turned_away_at_once(suite: Suite, t
             too_many = await run.client.complete(max_tokens=1, **fields)
             assert too_many.status in (400, 429)  # more children than the queue and the batch hold together
         filler = [
-            asyncio.ensure_future(run.client.complete(prompt="x", max_tokens=400, ignore_eos=True)) for _ in range(20)
+            asyncio.ensure_future(run.client.complete(prompt="x", max_tokens=150, ignore_eos=True)) for _ in range(20)
         ]
         await asyncio.sleep(0.1)
         whole = await run.client.complete(prompt=["x"] * 15, n=2, max_tokens=1)
@@ -100,7 +100,12 @@ async def _gap(run: Run) -> float:
 async def test_readers_that_do_not_read_cost_themselves_only(suite: Suite, tiny_long: Model) -> None:
     deaf = 200 if suite.thorough else 60
     fields = {"model": "$M", "prompt": "x", "max_tokens": 20_000, "logprobs": 20, "stream": True, "ignore_eos": True}
-    async with suite.on(tiny_long, num_kv_blocks=LONG_BLOCKS, max_model_len=131072) as run:
+
+    async def as_many_that_read(client: Client) -> None:
+        """The memory of a row is there from its first use on, whoever is served in it."""
+        await asyncio.gather(*(client.post(COMPLETIONS, {**fields, "max_tokens": 20}) for _ in range(deaf)))
+
+    async with suite.on(tiny_long, num_kv_blocks=LONG_BLOCKS, max_model_len=131072, first=as_many_that_read) as run:
         run.growth = 50 << 20
         quiet = min([await _gap(run) for _ in range(3)])
         before = memory_bytes(run.server.pid)

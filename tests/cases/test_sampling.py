@@ -34,7 +34,7 @@ async def test_temperature_zero_is_the_arg_max_whatever_else_is_asked(
 
 @covers("SMP-01")
 async def test_of_equal_logits_the_lowest_id_wins_every_time(suite: Suite) -> None:
-    async with suite.on(suite.pool.model("many", write_many)) as run:
+    async with suite.on(suite.pool.model("many", write_many), max_queue=1024) as run:
         table = [
             {key: value for key, value in request["json"].items() if key != "prompt"} for request in run.case.requests
         ]
@@ -103,7 +103,7 @@ def _penalised(start: str, prompt: Sequence[str], steps: int, **penalties: float
 @covers("SMP-05")
 async def test_penalties_follow_their_closed_forms_cold_and_from_the_cache(suite: Suite) -> None:
     """The repetition penalty counts prompt and answer, the two others the answer alone."""
-    async with suite.on(suite.pool.model("many", write_many)) as run:
+    async with suite.on(suite.pool.model("many", write_many), max_queue=1024) as run:
         for name, value in (("repetition_penalty", 1.5), ("presence_penalty", 1.0), ("frequency_penalty", 1.0)):
             for start in ("@b", "@c"):
                 prompt = ["p"] * 40 + ["@a", " ", "@a", " ", "@a", " ", start]

@@ -23,13 +23,15 @@ from asyncpage.config import ServerConfig
 from asyncpage.errors import RequestError
 from asyncpage.messages import ChatPrompt
 from asyncpage.server.app import create_app
+from asyncpage.server.static_page import PAGE_FILES
 from asyncpage.text.chat_template import load_chat_template
 from tests.cases.client import Client
-from tests.cases.invariants import until
+from tests.cases.invariants import ready, until
 from tests.cases.model_folder import Model
 from tests.cases.process_state import listening, memfds
-from tests.cases.server import ROOT, START_S, Server, attempt
+from tests.cases.server import ROOT, START_S, Server
 from tests.cases.suite import KEY, Run, Suite, covers
+from tests.cases.test_weights import starts
 from tests.cases.tiny import vocabulary, write_tiny
 
 UNSAFE_MODULES = {"pickle", "_pickle", "cPickle", "marshal", "dill", "cloudpickle", "shelve", "joblib"}
@@ -86,15 +88,14 @@ async def test_a_marker_is_never_executed_and_only_the_http_port_listens(
     write_tiny(only_pickled)
     (only_pickled / "model.safetensors").unlink()
     (only_pickled / "pytorch_model.bin").write_bytes(payload)
-    found = await asyncio.to_thread(attempt, only_pickled, ["--port", "0"])
-    assert found.code not in (0, None)
-    assert "pickled" in found.log
+    folders = [only_pickled]
     for name in ("tokenizer.json", "config.json"):
-        broken = suite.pool.folder / f"pickled-{name}"
-        write_tiny(broken)
-        (broken / name).write_bytes(payload)
-        found = await asyncio.to_thread(attempt, broken, ["--port", "0"])
-        assert found.code not in (0, None)
+        folders.append(suite.pool.folder / f"pickled-{name}")
+        write_tiny(folders[-1])
+        (folders[-1] / name).write_bytes(payload)
+    found = await asyncio.to_thread(starts, [["serve", str(one), "--port", "0"] for one in folders])
+    assert all(one["code"] not in (0, None) for one in found)
+    assert "pickled" in found[0]["log"]
     assert not ran.exists()
 
 
@@ -117,11 +118,7 @@ async def _corrupt(run: Run, payload: bytes, losses: int) -> None:
             await asyncio.sleep(0.01)  # while messages pass
         for answer in await crowd:
             assert answer.failed or answer.text() == right
-
-        async def ready() -> str:
-            return "" if (await run.client.get("/ready")).status == 200 else "not ready"
-
-        await until(ready, START_S)
+        await until(lambda: ready(run.client), START_S)
         lost = int((await run.client.gauges())["executor_restarts_total"] - begin)
     assert (await run.client.complete(**fields)).text() == right
 
@@ -137,21 +134,27 @@ def _scribble(path: Path, payload: bytes, rng: random.Random) -> None:
             memory[start : start + len(payload)] = payload
 
 
+PUBLIC = ("/health", "/", "/chart", "/docs")
+"""The paths that want no key, with what lies under /page and /docs: whether it lives, and files of the package."""
+
+
 def routes() -> list[tuple[str, str, bool]]:
-    """Every route of the application: method, a path, and whether it is public, by the application's own word."""
+    """Every route of the application: method, a path, and whether it is public."""
     engine: Any = SimpleNamespace(wall=time.time, now=time.monotonic)
     app = create_app(engine, ServerConfig(api_key=(KEY,)))
     found = []
     for route in app.router.routes():
         assert route.resource is not None
         path = route.resource.canonical
-        is_public = path in ("/health", "/") or path.startswith("/page/")
+        is_public = path in PUBLIC or path.startswith(("/page/", "/docs/"))
         found.append((route.method, path.replace("{name}", "x").replace("{id}", "x"), is_public))
     return found
 
 
 @covers("SEC-02")
 async def test_every_route_wants_the_key(suite: Suite, tiny: Model) -> None:
+    package = ROOT / "asyncpage" / "server" / "page"
+    pages = {path: (package / file).read_bytes() for path, file, _ in PAGE_FILES}
     async with suite.on(tiny, key=KEY, api_key=KEY) as run:
         stranger = Client(run.server.url, run.server.port, run.client.names)
         await stranger.open()
@@ -164,6 +167,10 @@ async def test_every_route_wants_the_key(suite: Suite, tiny: Model) -> None:
                     body = b"{}" if method == "POST" else None
                     answer = await stranger.send(method, path, body, headers)
                     assert (answer.status == 401) != is_public, (method, path, answer.status)
+                    if path in pages and method == "GET":
+                        assert answer.body == pages[path], (
+                            path
+                        )  # as it lies in the package: nothing of an engine is in it
             for method, path in (("OPTIONS", "/v1/models"), ("HEAD", "/v1/models"), ("GET", "/no/such/path"),
                                  ("GET", "/metrics"), ("POST", "/tokenize"), ("DELETE", "/v1/models")):  # fmt: skip
                 assert (await stranger.send(method, path, None)).status == 401, (method, path)

@@ -10,20 +10,14 @@ from tests.cases.chain_models import write_spaces
 from tests.cases.client import CHAT
 from tests.cases.model_folder import Model
 from tests.cases.reference_json import KEYWORDS, is_tree, longest_whitespace
-from tests.cases.suite import Run, Suite, covers
+from tests.cases.suite import Suite, covers
 
-LACK = ("structured output", "response_format", "structured_outputs")
 MOST_WHITESPACE = 32  # the bound is the server's own affair; this is far from a run to the end
 
 
 def _schema(schema: Any, **more: Any) -> dict[str, Any]:
     form = {"type": "json_schema", "json_schema": {"name": "s", "strict": True, "schema": schema}}
     return {"response_format": form, **more}
-
-
-async def _is_there(run: Run) -> None:
-    """Errors: `Refused` where no schema is taken at all."""
-    run.needs(await run.client.chat("x", max_tokens=8, **_schema({"type": "boolean"})), *LACK)
 
 
 @covers("STO-01")
@@ -37,7 +31,6 @@ async def test_a_bad_constraint_is_refused_before_any_token_and_harms_nobody(sui
         answers = await run.table()
         assert [answer.text() for answer in await streams] == solo
         assert all(answer.status == 400 for answer in answers), [answer.body[:200] for answer in answers]
-        await _is_there(run)
         for request, answer in zip(run.case.requests, answers, strict=True):
             field = "response_format" if "response_format" in request["json"] else "structured_outputs"
             assert str(answer.error["param"]).startswith(field), answer.error
@@ -51,7 +44,6 @@ async def test_a_degenerate_constraint_is_refused_or_none_at_all(suite: Suite, t
         assert off.status in (200, 400)
         assert nothing.status in (200, 400)
         assert empty.status == two.status == yaml.status == bare.status == 400
-        await _is_there(run)
         for answer in (empty, two):
             assert str(answer.error["param"]).startswith("structured_outputs")
         for answer in (yaml, bare):
@@ -70,7 +62,6 @@ def _complete(answer: Answer) -> list[Any]:
 @covers("STO-04")
 async def test_a_keyword_is_enforced_or_refused_by_its_name(suite: Suite, tiny: Model) -> None:
     async with suite.on(tiny) as run:
-        await _is_there(run)
         times = 50 if suite.thorough else 6
         ended = 0
         untyped = {"required": ["a"]}
@@ -92,7 +83,6 @@ async def test_a_keyword_is_enforced_or_refused_by_its_name(suite: Suite, tiny: 
 @covers("STO-06")
 async def test_whitespace_between_tokens_is_bounded_and_inside_strings_is_not_touched(suite: Suite) -> None:
     async with suite.on(suite.pool.model("spaces", write_spaces), scripted=True) as run:
-        await _is_there(run)
         fields = run.case.requests[0]["json"]
         newline = {"logit_bias": {str(run.client.names.ids["\n"]): 40, str(run.client.names.ids[" "]): -40}}
         for more in ({}, newline):
@@ -114,7 +104,6 @@ async def test_recursion_and_depth_are_taken_or_refused_and_never_fatal(suite: S
             assert answer.status == 400
             assert answer.seconds < 2 * suite.slack
         assert itself.status in (200, 400)
-        await _is_there(run)
         assert [recursive.status, deep.status] == [200, 200], (recursive.body[:300], deep.body[:300])
         assert all(is_tree(value) for value in _complete(recursive))
         mutual = {

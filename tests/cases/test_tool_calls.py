@@ -14,7 +14,6 @@ from tests.cases.client import CHAT
 from tests.cases.model_folder import Model
 from tests.cases.suite import Run, Suite, covers
 
-LACK = ("tool calls", "tools", "tool_choice")
 CALLS = [("get_weather", {"city": "Tokyo"}), ("get_weather", {"city": "Zürich 京"})]
 
 
@@ -56,8 +55,6 @@ async def _check_splits(run: Run, names: list[str]) -> None:
         streamed, whole = [await run.client.post(CHAT, {**one, "messages": messages}) for one in table]
         return streamed, whole
 
-    first = await ask(names[0])
-    run.needs(first[0], *LACK)
     for start in range(0, len(names), 16):
         for streamed, whole in await asyncio.gather(*(ask(name) for name in names[start : start + 16])):
             assert meaning(streamed_calls(streamed)) == meaning(whole_calls(whole)) == CALLS
@@ -103,7 +100,6 @@ def write_almost(folder: Path) -> Model:
 async def test_nothing_around_a_call_is_lost_and_a_named_choice_is_kept(suite: Suite) -> None:
     async with suite.on(suite.pool.model("almost", write_almost)) as run:
         streamed, whole, named, absent, required = await run.table()
-        run.needs(streamed, *LACK)
         assert streamed.text() == whole.text() == "Sure <tool it"
         assert streamed.finish() == whole.finish() == "stop"
         assert not whole_calls(whole)

@@ -15,16 +15,6 @@ PROPERTY = "case"
 
 MAY_LACK: Mapping[str, tuple[str, ...]] = {
     "STR-07": ("SentencePiece-style tokenizers",),
-    "LPB-03": ("structured output",),
-    "CHT-04": ("tokenize route", "add_special_tokens"),
-    "TCL-01": ("tool calls",),
-    "TCL-03": ("tool calls",),
-    "STO-01": ("structured output",),
-    "STO-03": ("structured output",),
-    "STO-04": ("structured output",),
-    "STO-06": ("structured output",),
-    "STO-08": ("structured output",),
-    "CRS-01": ("structured output",),
     "CFG-01": ("speculation", "adapters"),
     "LOR-01": ("adapters",),
     "LOR-03": ("adapters",),

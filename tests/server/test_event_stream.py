@@ -1,10 +1,13 @@
 """The stream on its socket: headers, framing, silence, clients that do not read."""
 
 import asyncio
+import gc
 import json
 import socket
 
 import pytest
+
+from asyncpage.server.chunk_writer import ChunkWriter
 
 
 def request(body: dict, version: str = "1.1") -> bytes:
@@ -94,6 +97,28 @@ async def test_a_client_that_does_not_read_is_cut_and_harms_nobody_else(serve, l
     assert "asyncpage_slow_readers_cut_total 1.0" in metrics
     assert 'asyncpage_request_failure_total{reason="slow_reader"} 1.0' in metrics
     writer.close()
+
+
+async def test_what_a_client_left_unread_goes_when_it_is_cut(serve) -> None:
+    site = await serve(max_buffered_bytes=200_000)
+    site.engine.max_model_len = 10**8
+    site.engine.hold()
+    gc.collect()
+    gc.disable()
+    try:
+        for turn in range(3):
+            _, writer = await slow_client(site, {"prompt": "p", "max_tokens": 10**6, "logprobs": 2, "stream": True})
+            (run,) = site.engine.runs.values()
+            run.output = [122] * 10**6
+            while run.request in site.engine.runs:
+                site.engine.step()
+            assert site.engine.cancelled[turn:] == [run.request]
+            writer.close()
+        async with asyncio.timeout(10.0):  # until its task has ended and the pace has let go of it
+            while any(isinstance(kept, ChunkWriter) for kept in gc.get_objects()):
+                await site.get("/health")
+    finally:
+        gc.enable()
 
 
 async def test_a_slow_reader_gets_everything_in_order_with_tokens_gathered(site) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Sequence
 
 import pytest
@@ -126,3 +128,28 @@ async def test_logprobs_that_wait_for_a_whole_answer_are_bounded_and_streamed_on
         assert "max_tokens" in exchange.failure.message
         assert engine.cancelled == [request]
     exchange.close()
+
+
+class KnowsItsExchange(LastWordsFail):
+    """As the writers of streams do."""
+
+    exchange: Exchange | None = None
+
+
+async def test_what_a_consumer_holds_goes_with_its_call_and_not_when_the_collector_comes() -> None:
+    engine = EchoEngine()
+    engine.hold()
+    call = Call("echo", (TextPrompt("ab"),), SamplingParams(max_tokens=1), RequestOptions(), Output())
+    exchange = Exchange(engine, call, call.options, Metrics())
+    consumer = KnowsItsExchange(-1)
+    consumer.exchange = exchange
+    await exchange.admit(consumer)
+    there = weakref.ref(consumer)
+    gc.disable()
+    try:
+        del consumer
+        assert there() is not None
+        exchange.close()
+        assert there() is None
+    finally:
+        gc.enable()

@@ -108,6 +108,13 @@ def test_null_and_free_text_constrain_nothing(body: dict[str, Any]) -> None:
             {"response_format": {"type": "json_schema", "json_schema": {"schema": []}}},
             "response_format.json_schema.schema",
         ),
+        *(
+            (
+                {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}},
+                "response_format.json_schema.schema",
+            )
+            for schema in (True, False, "true")
+        ),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"schema": {}, "strict": 1}}},
             "response_format.json_schema.strict",

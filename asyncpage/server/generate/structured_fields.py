@@ -91,7 +91,11 @@ def read_json_schema(named: Fields) -> Asked:
     named.string("name", longest=MAX_NAME)
     named.value("description")
     named.boolean("strict")
-    return _schema(named.required("schema"), named.name_of("schema"))
+    param = named.name_of("schema")
+    schema = _parsed(named.required("schema"), param)
+    if isinstance(schema, bool):  # JSON Schema's word for anything and for nothing, which this API does not have
+        raise wrong_type(param, "a JSON schema that is an object", schema)
+    return source_of("json_schema", schema, param), param
 
 
 def _structured_outputs(fields: Fields) -> Asked | None:

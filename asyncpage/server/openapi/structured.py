@@ -12,19 +12,18 @@ _OBJECT_SCHEMA: Json = {
     "type": "object",
     "examples": [{"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}],
 }
-SCHEMA = any_of(
-    "A JSON Schema that the answer follows, also as a text; a keyword that is not supported is refused by name.",
-    _OBJECT_SCHEMA,
-    boolean(),
-    string(examples=['{"type": "integer"}']),
+_ABOUT_SCHEMA = (
+    "A JSON Schema that the answer follows, also as a text; a keyword that is not supported is refused by name."
 )
+_SCHEMA_TEXT = string(examples=['{"type": "integer"}'])
+SCHEMA = any_of(_ABOUT_SCHEMA, _OBJECT_SCHEMA, boolean(), _SCHEMA_TEXT)
 _REGEX = string("A regular expression that the whole answer matches.", minLength=1, examples=["[a-z]+"])
 _CHOICE = array(string(), "The answer is one of these.", low=1, examples=[["yes", "no"]])
 _GRAMMAR = string("A grammar in GBNF, whose rule root the answer follows.", examples=['root ::= "yes" | "no"'])
 _OBJECT: Json = {"type": "boolean", "enum": [True], "description": "The answer is a JSON object."}
 
 NAMED: dict[str, Json] = {
-    "schema": SCHEMA,
+    "schema": any_of(_ABOUT_SCHEMA, _OBJECT_SCHEMA, _SCHEMA_TEXT),
     "name": string("Changes nothing.", maxLength=MAX_NAME, examples=["answer"]),
     "description": string("Changes nothing."),
     "strict": boolean("The schema is kept either way."),
