@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from asyncpage.server.chunk_writer import ChunkWriter
+from asyncpage.server.generate.chunk_writer import ChunkWriter
 
 
 def request(body: dict, version: str = "1.1") -> bytes:
