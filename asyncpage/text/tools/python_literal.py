@@ -20,12 +20,12 @@ _TOKEN = re.compile(
     |(?P<mark>[\[\](){},:])""",
     re.VERBOSE | re.DOTALL,
 )
-# A string without its end, nor what may be the beginning of an escape there.
-_OPENED = re.compile(
-    r"""([rR]?)('{3}|\"{3}|['"])
-    ((?:[^\\]|\\(?!(?:x[0-9a-fA-F]?|u[dD][89abAB]..|u[0-9a-fA-F]{0,3}|U[0-9a-fA-F]{0,7}|[0-7]{1,2}|\r)\Z).)*)""",
-    re.VERBOSE | re.DOTALL,
+# What may go on as an escape where a text breaks off, behind its backslash: also half of a character without the other.
+_BEGUN_ESCAPE = (
+    r"x[0-9a-fA-F]?|u[0-9a-fA-F]{0,3}|U[0-9a-fA-F]{0,7}|[0-7]{1,2}|\r"
+    r"|u[dD][89abAB]..(?:\\(?:u[0-9a-fA-F]{0,3})?)?"
 )
+_OPENED = re.compile(rf"""([rR]?)('{{3}}|\"{{3}}|['"])((?:[^\\]|\\(?!(?:{_BEGUN_ESCAPE})\Z).)*)""", re.DOTALL)
 _BEGUN_NUMBER = re.compile(r"[-+.]?(?:[0-9][\w.+-]*)?")
 _NAMES = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
 _MARKS = {"(": "[", ")": "]"}

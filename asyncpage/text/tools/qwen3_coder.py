@@ -25,9 +25,10 @@ from asyncpage.text.tools.tool import Tool
 
 OPEN, CLOSE, FUNCTION = "<tool_call>", "</tool_call>", "<function="
 
-_FUNCTION = regex.compile(r"\s*<function=([^>\s]+)>")
-_NAME = regex.compile(r"([^>\s]+)>")
-_PARAMETER = regex.compile(r"\s*<parameter=([^>\n]+)>")
+# A name is taken once and for all: without its end, every shorter one would be tried.
+_FUNCTION = regex.compile(r"\s*<function=([^<>\s]++)>")
+_NAME = regex.compile(r"([^<>\s]++)>")
+_PARAMETER = regex.compile(r"\s*<parameter=([^>\n]++)>")
 _END = regex.compile(r"\s*</function>")
 _LONGEST_END = max(map(len, ENDS))
 

@@ -114,9 +114,10 @@ def test_noise_is_read_the_same_however_it_is_cut(read: Any, noise: list[str], i
     pieces = [text[at : at + width] for at in range(0, len(text), width)]
     assert read(pieces, THINK.new_reader(PlainReader(), is_open=is_open)) == whole
     kept = "".join(part.text for part in whole)
+    shown = "|".join(part.text for part in whole)  # a marker may seem to be where thinking and answer meet
     assert sorted(kept.replace(" ", "").replace("\n", "")) == sorted(
         text.replace(" ", "")
         .replace("\n", "")
-        .replace("</think>", "", text.count("</think>") - kept.count("</think>"))
-        .replace("<think>", "", text.count("<think>") - kept.count("<think>"))
+        .replace("</think>", "", text.count("</think>") - shown.count("</think>"))
+        .replace("<think>", "", text.count("<think>") - shown.count("<think>"))
     )

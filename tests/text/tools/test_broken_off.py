@@ -114,6 +114,8 @@ def test_the_beginning_of_a_literal_is_the_beginning_of_its_json(value: Any, at:
         ("[1, 2", "[1,"),
         ("{'a': (1, ", '{"a":[1,'),
         ("'a\\x4", '"a'),
+        ("'a\\ud83d\\ude", '"a'),
+        ("'a\\ud83d\\", '"a'),
         ("'a\\", '"a'),
         ("x", None),
         ("1 and", None),

@@ -69,6 +69,7 @@ def calls_in(parts: list[ReplyPart]) -> list[tuple[str, Any]]:
         ("<tool_call><function=run><parameter=text>a</function></tool_call>", [("run", {"text": "a"})], ""),
         ("<tool_call>\nrun it</tool_call>", [], "<tool_call>\nrun it</tool_call>"),
         ("<function", [], "<function"),
+        ("<function=<function=ping>\n</function>", [("ping", {})], "<function="),
     ],
 )
 def test_tags_are_read_as_calls_however_they_are_cut(read: Any, text: str, calls: list[Any], content: str) -> None:
