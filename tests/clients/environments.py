@@ -19,7 +19,7 @@ from typing import Any
 from asyncpage import store
 
 DRIVERS = Path(__file__).with_name("drivers")
-INSTALL_TIMEOUT_S = 1200.0
+INSTALL_TIMEOUT_S = 3600.0  # some bring gigabytes: 700 s on a machine that did other things too
 
 
 def python_with(*packages: str) -> Path:

