@@ -97,7 +97,7 @@ def parse_object(raw: bytes, what: str = "the request body") -> JsonBody:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise invalid(f"{what} is not UTF-8: {error.reason} at byte {error.start}") from None
-    _check_structure(raw, what)
+    check_structure(raw, what)
     if len(raw) > FEW_BYTES and _has_long_digits(raw) and _has_long_digits(_STRING.sub(b"", raw)):
         raise invalid(f"{what} holds a number of more than {MAX_DIGITS} digits")
     try:
@@ -150,8 +150,8 @@ def _too_large(max_bytes: int) -> RequestError:
     return RequestError(text, status=413, code="request_too_large")
 
 
-def _check_structure(raw: bytes, what: str) -> None:
-    """Refuse what is too deep or of too many parts, before any of it is built."""
+def check_structure(raw: bytes, what: str) -> None:
+    """Refuse what is too deep or of too many parts, before any of it is built. Errors: `RequestError` 400."""
     containers = raw.count(b"[") + raw.count(b"{")
     if containers <= MAX_DEPTH and raw.count(b'"') <= 2 * MAX_STRINGS and raw.count(b",") < MAX_VALUES:
         return

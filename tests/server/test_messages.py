@@ -176,6 +176,25 @@ async def test_input_that_was_cut_off_or_is_no_object_is_empty(site, marked) -> 
         assert (block["type"], block["name"], block["input"]) == ("tool_use", "f", {})
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ('{"a": 1, "a": 2}', {"a": 2}),
+        (r'{"a": "x\ud800"}', {"a": "x\ud800"}),
+        (r'{"a": "\ud83d\ude00"}', {"a": "\U0001f600"}),
+        ('{"a": 1e400}', {}),
+        ('{"a": NaN}', {}),
+    ],
+)
+async def test_input_is_what_a_client_would_read_of_it_and_always_json(site, marked, arguments: str, told: Any) -> None:
+    def refuse(constant: str) -> Any:
+        raise AssertionError(f"{constant} in the answer")
+
+    async with site.session.post(site.url + PATH, json=body_of(f"\3f\4{arguments}\5")) as answer:
+        (block,) = json.loads(await answer.text(), parse_constant=refuse)["content"]
+    assert block["input"] == told
+
+
 async def test_cached_tokens_are_counted_apart(site) -> None:
     first = (await ask(site, "x" * 40))["usage"]
     second = (await ask(site, "x" * 40))["usage"]

@@ -7,17 +7,18 @@ INVARIANT: blocks are numbered from 0 without a gap, and each is stopped before 
 
 from __future__ import annotations
 
+import json
+import math
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any
 
-from asyncpage.errors import Failure
+from asyncpage.errors import Failure, RequestError
 from asyncpage.messages import Finish
 from asyncpage.server.call import Call
-from asyncpage.server.fields import Fields
 from asyncpage.server.generate.blocks import Block, Blocks, Change
 from asyncpage.server.generate.reply_writer import named_event
 from asyncpage.server.generate.shape import Head
-from asyncpage.server.generate.template_fields import read_arguments
+from asyncpage.server.json_body import check_structure
 from asyncpage.server.message_error import message_error
 from asyncpage.text.token_logprobs import TokenTable
 
@@ -99,16 +100,34 @@ class MessageWording:
 
 
 def _content(block: Block, text: str) -> dict[str, Any]:
-    """A content block that holds this text. Input that is no object, such as one that was cut off, is empty."""
+    """A content block that holds this text."""
     match block.kind:
         case "text":
             return {"type": "text", "text": text}
         case "reasoning":
             return {"type": "thinking", "thinking": text, "signature": ""}
         case "call":
-            found = read_arguments(Fields({"arguments": text}))
-            tool_input = found if isinstance(found, dict) else {}
-            return {"type": "tool_use", "id": f"toolu_{block.mark}", "name": block.name, "input": tool_input}
+            return {"type": "tool_use", "id": f"toolu_{block.mark}", "name": block.name, "input": _input(text)}
+
+
+def _input(text: str) -> dict[str, Any]:
+    """What a client would make of a call's arguments; empty where they are no object, such as one that was cut off.
+
+    What is stranger than a request may be is kept, as far as it can be written as JSON again: it is the answer.
+    """
+    try:
+        check_structure(text.encode("utf-8", "replace"), "the input")
+        found = json.loads(text, parse_float=_finite, parse_constant=_finite)
+    except (RequestError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]} is no number that JSON can hold")
+    return number
 
 
 def _usage(prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> dict[str, int]:
