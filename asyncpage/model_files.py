@@ -16,7 +16,7 @@ import numpy as np
 from asyncpage.config import EngineConfig
 from asyncpage.errors import ModelError
 from asyncpage.formats.sentence_model import read_sentence_model
-from asyncpage.grammar.control import control_bytes
+from asyncpage.grammar.control import told_bytes
 from asyncpage.house import Text
 from asyncpage.messages import LearnVocabulary, Pooling
 from asyncpage.records import record
@@ -57,5 +57,5 @@ def read_model_files(path: Path, config: EngineConfig) -> ModelFiles:
 def _lesson(tokenizer: Tokenizer) -> LearnVocabulary:
     """Control tokens stand for what a grammar calls them by."""
     special = tokenizer.special_ids
-    told = [control_bytes(data) if id in special else data for id, data in enumerate(tokenizer.bytes_by_id)]
+    told = [told_bytes(data, is_control=id in special) for id, data in enumerate(tokenizer.bytes_by_id)]
     return LearnVocabulary(b"".join(told), np.array(list(map(len, told)), dtype=np.int32))
