@@ -131,16 +131,20 @@ class Grammars:
 
     # --- what the sampler calls ---------------------------------------------------------------------------------------
 
-    def allowed(self, numbers: Sequence[int], *, have_company: bool) -> list[Allowed | str | None]:
+    def allowed(
+        self, numbers: Sequence[int], *, have_company: bool, has_waited: bool = False
+    ) -> list[Allowed | str | None]:
         """What may come next in each of these rows, or why it has failed; None where that is not known yet.
 
         Waits a moment for all of them. `have_company`: others are in the step; without, it waits until one is known.
+        `has_waited`: the step has given other rows that moment.
         """
         rows = [self._rows[number] for number in numbers]
         jobs = [row.job for row in rows if row.job is not None]
+        patience_s = 0.0 if has_waited and have_company else PATIENCE_S
         until = ALL_COMPLETED
         while True:
-            for job in wait(jobs, PATIENCE_S, until).done:
+            for job in wait(jobs, patience_s, until).done:
                 job.result()  # what no grammar is to blame for is the step's
             if have_company or any(row.is_ready for row in rows):
                 break

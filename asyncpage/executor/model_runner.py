@@ -157,13 +157,21 @@ class ModelRunner:
         batch = self._batch
         numbers = (batch.known[rows] - batch.prompts[rows]).astype(np.int64)
         last_SE = hidden_TE[torch.from_numpy(places.astype(np.int64)).to(hidden_TE.device)]
-        parts = []
+        parts: list[Sampled] = []
         for at in range(0, len(rows), self._slice):
             part = slice(at, at + self._slice)
             logits = self._model.logits(last_SE[part])
-            parts.append(
-                self._sampler.sample(rows[part], numbers[part], logits, batch.known_of, have_company=have_company)
+            # Rows of other slices are company, too: of those before it what can say something, behind it whatever may.
+            says_something = any(len(done.late) < len(done.tokens) for done in parts)
+            sampled = self._sampler.sample(
+                rows[part],
+                numbers[part],
+                logits,
+                batch.known_of,
+                have_company=have_company or says_something or part.stop < len(rows),
+                has_waited=any(done.late for done in parts),
             )
+            parts.append(sampled)
         return join(parts)
 
     def _keep(

@@ -149,11 +149,12 @@ class Sampler:
         known: Callable[[int], Int32],
         *,
         have_company: bool = False,
+        has_waited: bool = False,
     ) -> Sampled:
         """Choose a token for each of `rows` [S], of which it will be output token `numbers` [S], counted from 0.
 
         `logits_SV`: raw, float32, changed in place. `known(row)`: the row's tokens, asked for only where needed.
-        `have_company`: other rows wait for this, too.
+        `have_company`: other rows wait for this, too. `has_waited`: they have waited for masks in this step.
         """
         tokens, highest = extremes.best(logits_SV)
         flags = self._flags[rows]
@@ -171,7 +172,7 @@ class Sampler:
         if failed:
             flags[list(failed)] = 0
         with _one_thread(self._device):
-            allowed, late = self._allowed(rows, flags, failed, have_company=have_company)
+            allowed, late = self._allowed(rows, flags, failed, have_company=have_company, has_waited=has_waited)
             sampled = self._sample_with_settings(
                 rows, numbers, logits_SV, known, tokens, highest, flags, failed, allowed
             )
@@ -215,7 +216,7 @@ class Sampler:
         return Sampled(chosen, tuple(sorted(failed.items())), columns)
 
     def _allowed(
-        self, rows: Int32, flags: NDArray[np.uint8], failed: dict[int, str], *, have_company: bool
+        self, rows: Int32, flags: NDArray[np.uint8], failed: dict[int, str], *, have_company: bool, has_waited: bool
     ) -> tuple[dict[int, Allowed], tuple[int, ...]]:
         """What the rows with a grammar may say, by index, and the late ones; a row that failed in it is put down."""
         allowed: dict[int, Allowed] = {}
@@ -223,7 +224,8 @@ class Sampler:
         if not asking:
             return allowed, ()
         late = []
-        answers = self.grammars.allowed(rows[asking].tolist(), have_company=have_company or len(asking) < len(rows))
+        have_company = have_company or len(asking) < len(rows)
+        answers = self.grammars.allowed(rows[asking].tolist(), have_company=have_company, has_waited=has_waited)
         for index, answer in zip(asking, answers, strict=True):
             if isinstance(answer, Allowed):
                 allowed[index] = answer

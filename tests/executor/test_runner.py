@@ -447,10 +447,10 @@ def test_a_row_whose_mask_is_late_computes_its_last_token_again_and_others_go_on
     grammars = executor._sampler.grammars
     calls = 0
 
-    def late_twice_of_three(numbers: Items[int], *, have_company: bool) -> list[Allowed | str | None]:
+    def late_twice_of_three(numbers: Items[int], *, have_company: bool, has_waited: bool) -> list[Allowed | str | None]:
         nonlocal calls
         calls += 1
-        assert have_company
+        assert (have_company, has_waited) == (True, False)
         answers = Grammars.allowed(grammars, numbers, have_company=False)
         return answers if calls % 3 == 0 else [None] * len(answers)
 
@@ -464,6 +464,38 @@ def test_a_row_whose_mask_is_late_computes_its_last_token_again_and_others_go_on
     assert late == [(0,), (0,), ()] * 6
     assert told.output == oracle.greedy(told.prompt, 6)
     assert free.output == oracle.greedy(free.prompt, 18)
+
+
+def test_rows_of_other_slices_are_company_and_a_step_waits_for_masks_once(
+    oracle: Oracle, make: Callable[..., ModelRunner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_runner, "LOGITS_BYTES", 4 * VOCABULARY * 2)
+    executor = make()
+    words = [bytes([1 + number % 8, number]) for number in range(VOCABULARY)]
+    executor.learn(LearnVocabulary(b"".join(words), np.full(VOCABULARY, 2, dtype=np.int32)))
+    anything = Constraint(b"anything", network(star(byte((0, 255)))).to_bytes())
+    executor.learn(LearnGrammar(anything))
+    scheduler = Scheduler(executor)
+    requests = [request(prompt) for prompt in prompts(3, 4, 5, 6, 7)]
+    for row, one in enumerate(requests):
+        one.constraint = Constraint(anything.digest, b"") if row < 4 else None
+        scheduler.start(one, row)
+    asked = []
+
+    def late(numbers: Items[int], *, have_company: bool, has_waited: bool) -> list[None]:
+        asked.append((tuple(numbers), have_company, has_waited))
+        return [None] * len(numbers)
+
+    with patch.object(executor._sampler.grammars, "allowed", late):
+        assert scheduler.step().late == (0, 1, 2, 3)
+        scheduler.stop(requests.pop())
+        assert scheduler.step().late == (0, 1, 2, 3)
+    with_another = [((0, 1), True, False), ((2, 3), True, True)]
+    alone = [((0, 1), True, False), ((2, 3), False, True)]
+    assert asked == with_another + alone
+    scheduler.run(6)
+    for one in requests:
+        assert one.output == oracle.greedy(one.prompt, 6)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 48])
