@@ -53,7 +53,10 @@ class Allowed:
 
 @dataclass(slots=True, eq=False)
 class _Row:
-    """`output`: what it had said when it came. `answer`: what the sampler gets, or why the row has failed."""
+    """`output`: what it had said when it came. `answer`: what the sampler gets, or why the row has failed.
+
+    `has_left`: nobody will ask, so what the thread had still to do for it is left undone.
+    """
 
     digest: bytes
     ends: frozenset[int]
@@ -63,6 +66,7 @@ class _Row:
     is_over: bool = False
     answer: Allowed | str = ""
     is_ready: bool = False
+    has_left: bool = False
     job: Future[None] | None = field(default=None, repr=False)
 
     def fail(self, reason: str) -> None:
@@ -103,11 +107,14 @@ class Grammars:
 
     def remove(self, row: int) -> None:
         """The request has left the row."""
-        self._rows.pop(row, None)
+        left = self._rows.pop(row, None)
+        if left is not None:
+            left.has_left = True
 
     def clear(self) -> None:
         """Forget every row; grammars are kept."""
-        self._rows.clear()
+        for row in list(self._rows):
+            self.remove(row)
 
     def append(self, rows: Int32, tokens: Int32) -> None:
         """The runner kept these tokens, one a row: find out what may follow them."""
@@ -196,6 +203,9 @@ class Grammars:
 
     def _say(self, row: _Row, tokens: Sequence[int]) -> None:
         """Bring a row up to date; what goes wrong is its answer."""
+        if row.has_left:
+            row.grammar = row.follower = None
+            return
         try:
             if row.follower is None:
                 row.grammar = self._grammar(row.digest)

@@ -335,6 +335,27 @@ def test_a_mask_that_is_not_known_yet_makes_its_row_late_and_nobody_else(rows: R
     assert rows.output(1) == [b"ba"] * 5
 
 
+def test_nothing_is_done_for_rows_that_have_left_before_it_was_their_turn(rows: Rows) -> None:
+    goes_on = threading.Event()
+    rows.sampler.grammars._submit(lambda _: goes_on.wait(), None)
+    asked: list[int] = []
+    for row in range(20):
+        rows.add(row, rows.learn(network(text(b"ab" * (row + 1)))))
+    for row in range(17):
+        rows.sampler.remove(row)
+    opened = builtin.BuiltinReader.open
+
+    def open_one(reader: builtin.BuiltinReader, compiled: bytes) -> builtin.BuiltinGrammar:
+        asked.append(len(compiled))
+        return opened(reader, compiled)
+
+    with patch.object(builtin.BuiltinReader, "open", open_one):
+        goes_on.set()
+        assert not rows.step({row: prefers(1) for row in (17, 18, 19)}).failed
+    assert len(asked) == 3
+    assert [rows.output(row) for row in (17, 18, 19)] == [[b"a"]] * 3
+
+
 def test_without_company_a_step_waits_until_one_of_its_rows_may_say_something(rows: Rows) -> None:
     for row in range(4):
         rows.add(row, rows.learn(network(text(b"ab" * (row + 1)))))
