@@ -285,10 +285,10 @@ class ServerConfig:
             yield f"--chart-tokens must be one of auto, always, never; got {self.chart_tokens!r}"
         if not 0 <= self.port <= 65535:
             yield f"--port must be between 0 and 65535, got {self.port}"
-        if self.root_path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", self.root_path):
+        if self.root_path and not re.fullmatch(r"(/(?!\.\.?(?:/|\Z))[A-Za-z0-9._~-]+)+", self.root_path):
             yield f"--root-path must be a path such as /llm, without a slash at its end; got {self.root_path!r}"
-        if f"{self.root_path}/".startswith("/v1/"):
-            yield "--root-path must not begin with /v1, which the API's own paths begin with"
+        if f"{self.root_path}/".startswith(("/v1/", "/events/")):  # of these, /events/chart would be two things
+            yield "--root-path must not begin with /v1 or /events, which the API's own paths begin with"
         for name in ("max_body_bytes", "max_prompts", "max_buffered_bytes"):
             if getattr(self, name) < 1:
                 yield f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}"

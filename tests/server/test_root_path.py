@@ -45,12 +45,14 @@ async def test_the_document_tells_where_the_server_is_shown(serve) -> None:
     assert "servers" not in (await (await serve()).get("/openapi.json")).json
 
 
-@pytest.mark.parametrize("path", ["llm", "/", "/llm/", "/a//b", "/a b", "/{x}", "/v1", "/v1/x", "//host"])
+@pytest.mark.parametrize(
+    "path", ["llm", "/", "/llm/", "/a//b", "/a b", "/{x}", "/v1", "/v1/x", "//host", "/..", "/a/./b", "/events"]
+)
 def test_what_is_no_such_path_is_refused(path: str) -> None:
     with pytest.raises(UsageError, match="--root-path"):
         ServerConfig(root_path=path).check()
 
 
-@pytest.mark.parametrize("path", ["", "/llm", "/a/b-c_d.e~1", "/v1x"])
+@pytest.mark.parametrize("path", ["", "/llm", "/a/b-c_d.e~1", "/v1x", "/.a", "/...", "/a..", "/eventsx"])
 def test_what_is_one_is_taken(path: str) -> None:
     ServerConfig(root_path=path).check()
