@@ -54,7 +54,7 @@ async def test_an_executor_that_is_killed_costs_a_pause_and_no_token(suite: Suit
         undisturbed = [texts(answer, request) for request, answer in enumerate(await _crowd(run))]
         randomness = random.Random(7)
         run.client.allowed = {503}
-        for turn in range(100 if suite.thorough else 3):
+        for turn in range(100 if suite.thorough else 2):
             victim = run.server.executor
             assert victim is not None
             crowd = asyncio.ensure_future(_crowd(run)) if turn % 4 else None  # every fourth kill finds it idle

@@ -98,7 +98,7 @@ async def _gap(run: Run) -> float:
 
 @covers("OVL-02")
 async def test_readers_that_do_not_read_cost_themselves_only(suite: Suite, tiny_long: Model) -> None:
-    deaf = 200 if suite.thorough else 60
+    deaf = 200 if suite.thorough else 40
     fields = {"model": "$M", "prompt": "x", "max_tokens": 20_000, "logprobs": 20, "stream": True, "ignore_eos": True}
 
     async def as_many_that_read(client: Client) -> None:

@@ -1,6 +1,6 @@
 """Requests made from the API's own description, fitting and nearly fitting, in any number.
 
-`ASYNCPAGE_FUZZ=5000` sends so many; without it a few hundred.
+`ASYNCPAGE_FUZZ=500000` sends so many; without it five thousand, which take a minute of one core.
 
 INVARIANT: none is answered with a fault of ours or later than in 5 s, and none changes what others are answered.
 """
@@ -27,9 +27,11 @@ from asyncpage.server.http_server import HttpServer
 from tests.server.conftest import EchoEngine
 from tests.server.specimen import DOCUMENT, resolved
 
-REQUESTS = int(os.environ.get("ASYNCPAGE_FUZZ", "300"))
+REQUESTS = int(os.environ.get("ASYNCPAGE_FUZZ", "5000"))
 LATEST_S = 5.0
 MOST_OPTIONAL = 6  # fields beside the needed ones: whole bodies of 80 would rarely agree with themselves
+
+ANYTHING: Mapping[str, Any] = {}
 
 Request = tuple[str, str, bytes | None]
 
@@ -63,9 +65,19 @@ JUNK = st.one_of(
 )
 
 
+_KNOWN: dict[int, st.SearchStrategy[Any]] = {}
+"""By the identity of a schema, which the document keeps: to make and check a strategy costs more than to draw of it."""
+
+
 def fitting(schema: Mapping[str, Any]) -> st.SearchStrategy[Any]:
     """Values that fit a schema of the document."""
     schema = resolved(schema)
+    if id(schema) not in _KNOWN:
+        _KNOWN[id(schema)] = _values(schema)
+    return _KNOWN[id(schema)]
+
+
+def _values(schema: Mapping[str, Any]) -> st.SearchStrategy[Any]:
     if "enum" in schema:
         return st.sampled_from(schema["enum"])
     if "anyOf" in schema:
@@ -89,7 +101,7 @@ def _of_kind(schema: Mapping[str, Any], kind: str) -> st.SearchStrategy[Any]:
         case "boolean":
             return st.booleans()
         case "array":
-            items = st.deferred(lambda: fitting(schema.get("items", {})))
+            items = st.deferred(lambda: fitting(schema.get("items", ANYTHING)))
             return st.lists(items, min_size=schema.get("minItems", 0), max_size=min(4, schema.get("maxItems", 4)))
         case "object":
             return _of_fields(schema)
@@ -97,21 +109,23 @@ def _of_kind(schema: Mapping[str, Any], kind: str) -> st.SearchStrategy[Any]:
             return st.none()
 
 
-@st.composite
-def _of_fields(draw: st.DrawFn, schema: Mapping[str, Any]) -> dict[str, Any]:
+def _of_fields(schema: Mapping[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
     properties = schema.get("properties", {})
     if not properties and schema.get("examples"):
-        return dict(schema["examples"][0])
+        return st.builds(dict, st.just(schema["examples"][0]))
     needed = schema.get("required", [])
     others = [name for name in properties if name not in needed]
-    chosen = draw(st.lists(st.sampled_from(others), max_size=MOST_OPTIONAL, unique=True)) if others else []
-    return {name: draw(fitting(properties[name])) for name in [*needed, *chosen]}
+    choices = st.lists(st.sampled_from(others), max_size=MOST_OPTIONAL, unique=True) if others else st.just([])
+
+    @st.composite
+    def fields(draw: st.DrawFn) -> dict[str, Any]:
+        return {name: draw(fitting(properties[name])) for name in [*needed, *draw(choices)]}
+
+    return fields()
 
 
-@st.composite
-def nearly(draw: st.DrawFn, values: st.SearchStrategy[Any]) -> Any:
+def _misplaced(draw: st.DrawFn, value: Any) -> Any:
     """The same with one to three things put out of place."""
-    value = draw(values)
     for _ in range(draw(st.integers(1, 3))):
         value = _disturbed(draw, value)
     return value
@@ -139,6 +153,7 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
     for path, methods in DOCUMENT["paths"].items()
     if "requestBody" in methods.get("post", {})
 }
+SOME_BODY = st.sampled_from([(path, fitting(schema)) for path, schema in sorted(BODIES.items())])
 # How the last event of each route's streams begins.
 ENDS: Mapping[str, bytes] = {
     "/v1/chat/completions": rb"data: \[DONE\]",
@@ -147,7 +162,8 @@ ENDS: Mapping[str, bytes] = {
     "/v1/messages": rb"event: (message_stop|error)\n",
 }
 # The streams that never end by themselves are left out.
-PATHS = [path for path in DOCUMENT["paths"] if path not in ("/events/kv", "/events/chart")]
+SOME_PATH = st.sampled_from([path for path in DOCUMENT["paths"] if path not in ("/events/kv", "/events/chart")])
+SOME_METHOD = st.sampled_from(["GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"])
 
 
 def encoded(body: Any) -> bytes:
@@ -163,22 +179,22 @@ def cut(draw: st.DrawFn, body: bytes) -> bytes:
 
 @st.composite
 def requests_that_fit(draw: st.DrawFn) -> Request:
-    path = draw(st.sampled_from(sorted(BODIES)))
-    return "POST", path, encoded(draw(fitting(BODIES[path])))
+    path, bodies = draw(SOME_BODY)
+    return "POST", path, encoded(draw(bodies))
 
 
 @st.composite
 def requests_that_nearly_fit(draw: st.DrawFn) -> Request:
     match draw(st.sampled_from(["body", "body", "body", "bytes", "path"])):
         case "path":
-            path = draw(st.sampled_from(PATHS))
+            path = draw(SOME_PATH)
             if draw(st.booleans()):
                 path = path.partition("{")[0] + draw(st.text("abc/{}%0f.é", max_size=8))
-            method = draw(st.sampled_from(["GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"]))
+            method = draw(SOME_METHOD)
             return method, path, draw(st.none() | st.binary(max_size=20))
         case kind:
-            path = draw(st.sampled_from(sorted(BODIES)))
-            body = encoded(draw(nearly(fitting(BODIES[path]))))
+            path, bodies = draw(SOME_BODY)
+            body = encoded(_misplaced(draw, draw(bodies)))
             return "POST", path, draw(cut(body)) if kind == "bytes" else body
 
 
