@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from asyncpage.backends.contract import API
 from tests.cases.model_folder import Model
 from tests.cases.server import attempt
 from tests.cases.suite import Suite, covers
@@ -93,7 +94,7 @@ async def test_a_backend_plugin_that_is_broken_is_named(suite: Suite, tiny: Mode
     folder = suite.pool.folder / "plugins"
     for name, text in (
         ("raising", "raise RuntimeError('no such card')\n"),
-        ("lacking", "class Backend:\n    api, name = 1, 'lacking'\n"),
+        ("lacking", f"class Backend:\n    api, name = {API}, 'lacking'\n"),
     ):
         (folder / f"{name}-1.0.dist-info").mkdir(parents=True)
         (folder / f"{name}_backend.py").write_text(text)

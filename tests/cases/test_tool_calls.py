@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cases.answer import Answer
-from tests.cases.chain import EOS, write_chain
+from tests.cases.chain import CERTAIN, EOS, write_chain
 from tests.cases.chain_models import TOOL_TEMPLATE, TWO_CALLS, split_scripts, write_splits
 from tests.cases.client import CHAT
 from tests.cases.model_folder import Model
@@ -81,18 +81,27 @@ async def test_two_calls_come_out_whole_from_three_pieces(suite: Suite) -> None:
             await _check_splits(run, split_scripts(TWO_CALLS, 100, seed)[1])
 
 
+OPENING = '<tool_call>\n{"name": "get_weather", "arguments": {"city":'
 ONE_CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
 
 
 def write_almost(folder: Path) -> Model:
-    """Text that looks like a call, a call with text and a stop string behind it, and elsewhere what closes JSON."""
+    """Text that looks like a call, a call with text and a stop string behind it, and elsewhere what closes JSON.
+
+    Where a call must begin, its first half is one token: spelled by bytes it would not fit into the case's forty.
+    """
     scripts = {
         "@almost": ["Sure <", "tool", " it", "END", "late", EOS],
         "@after": [ONE_CALL, " and", " then ", "EN", "D!", EOS],
     }
-    closing = {'"': 9.0, "}": 8.0, EOS: 7.0}
+    closing = {OPENING: CERTAIN, '"': 9.0, "}": 8.0, EOS: 7.0}
     return write_chain(
-        folder, scripts, otherwise=closing, template=TOOL_TEMPLATE, flags=("--tool-call-parser", "hermes")
+        folder,
+        scripts,
+        otherwise=closing,
+        pieces=[OPENING],
+        template=TOOL_TEMPLATE,
+        flags=("--tool-call-parser", "hermes"),
     )
 
 
