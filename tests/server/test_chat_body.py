@@ -118,6 +118,7 @@ def test_engine_options_reach_the_engine() -> None:
     assert (options.priority, options.cache_salt, options.truncate_prompt_tokens) == (-3, "tenant", 9)
     assert (options.use_cache, options.deadline) == (False, 102.5)
     assert not ask(cache_prompt=False).options.use_cache
+    assert ask(truncate_prompt_tokens=-1).options.truncate_prompt_tokens == 511  # an answer needs a place
     assert ask().options.deadline is None
     assert read({"messages": [USER]}, timeout_s=4.0).options.deadline == 104.0
     assert read({"messages": [USER], "timeout": 9}, timeout_s=4.0).options.deadline == 109.0

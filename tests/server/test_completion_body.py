@@ -102,6 +102,9 @@ def test_token_ids_beyond_the_context_are_refused_before_they_are_looked_at() ->
     assert "65" in failure.message
     assert "64" in failure.message
     assert ask(prompt=list(range(65)), truncate_prompt_tokens=10).options.truncate_prompt_tokens == 10
+    for max_tokens, kept in ((1, 63), (0, 64)):
+        cut = ask(prompt=list(range(65)), truncate_prompt_tokens=-1, max_tokens=max_tokens)
+        assert cut.options.truncate_prompt_tokens == kept
 
 
 @pytest.mark.parametrize(

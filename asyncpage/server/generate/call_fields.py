@@ -95,7 +95,10 @@ def read_stream(fields: Fields) -> StreamFields:
     return StreamFields(stream, options.boolean("include_usage") or False, continuous)
 
 
-def read_options(fields: Fields, setting: Setting, *, echo: bool = False) -> RequestOptions:
+def read_options(
+    fields: Fields, setting: Setting, *, echo: bool = False, least_answer_tokens: int = 1
+) -> RequestOptions:
+    """`least_answer_tokens`: what an answer takes of the context at least."""
     priority = fields.integer("priority", low=-_PRIORITY, high=_PRIORITY)
     cached = [fields.boolean(name) for name in ("use_cache", "cache_prompt")]
     return RequestOptions(
@@ -104,7 +107,7 @@ def read_options(fields: Fields, setting: Setting, *, echo: bool = False) -> Req
         cache_salt=fields.string("cache_salt", longest=MAX_SALT) or "",
         use_cache=False not in cached,
         echo=echo,
-        truncate_prompt_tokens=fields.integer("truncate_prompt_tokens", low=1, high=setting.max_model_len),
+        truncate_prompt_tokens=_truncation(fields, setting.max_model_len, least_answer_tokens),
     )
 
 
@@ -173,6 +176,14 @@ def _deadline(fields: Fields, setting: Setting) -> float | None:
     if timeout_s is None:
         timeout_s = setting.timeout_s
     return None if timeout_s is None else setting.now + timeout_s
+
+
+def _truncation(fields: Fields, max_model_len: int, least_answer_tokens: int) -> int | None:
+    keep = fields.integer("truncate_prompt_tokens", low=-1, high=max_model_len)
+    if keep == 0:
+        raise invalid("truncate_prompt_tokens must be at least 1, or -1, got 0", param="truncate_prompt_tokens")
+    # -1 is what other servers call "as much as the model takes".
+    return max(1, max_model_len - least_answer_tokens) if keep == -1 else keep
 
 
 def _top_k(fields: Fields) -> int | None:

@@ -58,7 +58,7 @@ def read_completion(body: JsonBody, setting: Setting) -> Call:
     shown = sampling.n
     if best_of is not None:
         sampling = _draw(sampling, best_of, setting)
-    options = read_options(fields, setting, echo=echo)
+    options = read_options(fields, setting, echo=echo, least_answer_tokens=0 if sampling.max_tokens == 0 else 1)
     raw = fields.required("prompt")
     is_many = isinstance(raw, list) and bool(raw) and isinstance(raw[0], (str, list))
     check_choices(len(raw) if is_many else 1, sampling.n, setting)

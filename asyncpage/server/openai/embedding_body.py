@@ -27,7 +27,7 @@ MAX_USER = 512
 
 def read_embedding(body: JsonBody, setting: Setting) -> Call:
     """Errors: `RequestError` 400 naming the field, 404 for an unknown model."""
-    fields = Fields(_with_truncation(body.fields, setting))
+    fields = Fields(body.fields)
     model = read_model(fields, setting)
     if setting.pooling is None:
         raise no_embeddings()
@@ -40,7 +40,9 @@ def read_embedding(body: JsonBody, setting: Setting) -> Call:
     if fields.boolean("add_special_tokens") is False:
         raise unsupported("add_special_tokens", "leaving out the tokenizer's own special tokens")
     fields.string("user", longest=MAX_USER)  # accepted, and of no use here
-    options = replace(read_options(fields, setting), pooling=_read_pooling(fields, setting.pooling))
+    options = replace(
+        read_options(fields, setting, least_answer_tokens=0), pooling=_read_pooling(fields, setting.pooling)
+    )
     room = setting.max_model_len if options.truncate_prompt_tokens is None else None
     call = Call(
         model=model,
@@ -53,13 +55,6 @@ def read_embedding(body: JsonBody, setting: Setting) -> Call:
     )
     check_values(body)
     return call
-
-
-def _with_truncation(fields: dict[str, Any], setting: Setting) -> dict[str, Any]:
-    """-1 is what other servers call "as much as the model takes"."""
-    if fields.get("truncate_prompt_tokens") == -1:
-        return {**fields, "truncate_prompt_tokens": setting.max_model_len}
-    return fields
 
 
 def _check_dimensions(fields: Fields, setting: Setting) -> None:

@@ -89,7 +89,9 @@ ENGINE: dict[str, Json] = {
     "cache_salt": string("Prompts share cached beginnings with those of the same salt only.", maxLength=MAX_SALT),
     "use_cache": boolean("False: neither read nor feed the prefix cache.", examples=[True]),
     "cache_prompt": boolean("The same, as other servers call it.", examples=[True]),
-    "truncate_prompt_tokens": integer("Keep only so many tokens from the prompt's end.", 1, examples=[8]),
+    "truncate_prompt_tokens": integer(
+        "Keep only so many tokens from the prompt's end; -1 for as many as the model takes.", -1, examples=[8]
+    ),
 }
 
 # Accepted, because clients send them to every server; without any effect here.
