@@ -149,13 +149,15 @@ async def test_a_slow_reader_gets_everything_in_order_with_tokens_gathered(site)
     writer.close()
 
 
-@pytest.mark.parametrize("asked", [{"logprobs": 20}, {"logprobs": 20, "max_tokens": 0}, {}])
-async def test_an_echoed_prompt_longer_than_the_bound_is_not_held_against_its_reader(serve, asked: dict) -> None:
+@pytest.mark.parametrize(
+    "asked", [{"logprobs": 20}, {"logprobs": 20, "max_tokens": 0}, {}, {"echo": False, "return_token_ids": True}]
+)
+async def test_a_shown_prompt_longer_than_the_bound_is_not_held_against_its_reader(serve, asked: dict) -> None:
     site = await serve(max_buffered_bytes=10_000)
     site.engine.max_model_len = 10**8
     site.engine.hold()
     # More than a kernel takes at once, and all of it comes in one step.
-    prompt = "z" * (8_000 if "logprobs" in asked else 6_000_000)
+    prompt = "z" * (8_000 if "logprobs" in asked else 400_000 if "return_token_ids" in asked else 6_000_000)
     body = {"prompt": prompt, "n": 3, "max_tokens": 20, "echo": True, "stream": True, **asked}
     reader, writer = await slow_client(site, body)
     while site.engine.runs:

@@ -266,7 +266,25 @@ async def test_token_ids_and_prompt_logprobs_are_shown_when_asked(site) -> None:
     assert chat["choices"][0]["token_ids"] == [*b"user: ab\n", 256]  # the fake says all of a prompt that came as ids
     assert len(chat["prompt_logprobs"]) == chat["usage"]["prompt_tokens"]
     found = await site.stream("/v1/completions", prompt="ab", return_token_ids=True)
-    assert [chunk["choices"][0].get("token_ids") for chunk in found] == [[97], [98], [256], None]
+    assert [chunk["choices"][0].get("token_ids") for chunk in found] == [None, [97], [98], [256], None]
+
+
+async def test_a_stream_tells_the_ids_of_each_prompt_once_before_its_answer(site) -> None:
+    found = await site.stream("/v1/completions", prompt=["ab", "c"], n=2, return_token_ids=True)
+    told = [(one["index"], one["prompt_token_ids"]) for one in map(first_choice, found) if "prompt_token_ids" in one]
+    assert sorted(told) == [(0, [97, 98]), (1, [97, 98]), (2, [99]), (3, [99])]
+    firsts = {one["index"]: one for one in map(first_choice, reversed(found))}
+    assert all("prompt_token_ids" in one for one in firsts.values())
+    messages = [{"role": "user", "content": "ab"}]
+    chat = await site.stream("/v1/chat/completions", messages=messages, n=2, return_token_ids=True)
+    assert [chunk.get("prompt_token_ids") for chunk in chat] == [[*b"user: ab\n"], *[None] * (len(chat) - 1)]
+    plain = await site.stream("/v1/completions", prompt="ab")
+    assert "prompt_token_ids" not in json.dumps(plain)
+
+
+def first_choice(chunk: dict[str, Any]) -> dict[str, Any]:
+    choice: dict[str, Any] = chunk["choices"][0]
+    return choice
 
 
 @pytest.mark.parametrize("stream", [False, True])

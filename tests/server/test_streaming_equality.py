@@ -336,11 +336,7 @@ def joined_chat(answer: Fields, chunks: list[Fields], body: Fields, options: Fie
         message = choice["message"]
         if "tool_calls" in message:
             message["content"] = message["content"] or None
-    joined = _headed(chunks, "chat.completion", choices, answer, options)
-    for name in ("prompt_token_ids",):  # of the whole answer alone
-        if name in answer:
-            joined[name] = answer[name]
-    return joined
+    return _headed(chunks, "chat.completion", choices, answer, options)
 
 
 def _add_chat(choices: dict[int, Fields], piece: Fields, body: Fields) -> None:
@@ -379,9 +375,10 @@ def _add_chat(choices: dict[int, Fields], piece: Fields, body: Fields) -> None:
 
 
 def _headed(chunks: list[Fields], kind: str, choices: dict[int, Fields], answer: Fields, options: Fields) -> Fields:
-    """Head, choices in their order, and the usage of the last chunk, where it was asked for."""
+    """Head with the prompt's ids, choices in their order, and the usage of the last chunk, where it was asked for."""
     heads = [{name: chunk[name] for name in chunk if name not in ("choices", "usage")} for chunk in chunks]
-    assert all(head == heads[0] for head in heads)
+    later = {name: value for name, value in heads[0].items() if name != "prompt_token_ids"}  # which is told once
+    assert all(head == later for head in heads[1:])
     assert heads[0]["object"] == {"chat.completion": "chat.completion.chunk"}.get(kind, kind)
     usage = answer["usage"]
     if options.get("include_usage"):
@@ -434,10 +431,10 @@ def joined_completion(answer: Fields, chunks: list[Fields], body: Fields, option
                 choice["logprobs"][name] += piece["logprobs"][name]
             if "token_ids" in piece:
                 choice["token_ids"] += piece["token_ids"]
+            if "prompt_token_ids" in piece:
+                assert "prompt_token_ids" not in choice
+                choice["prompt_token_ids"] = piece["prompt_token_ids"]
             choice["finish_reason"], choice["stop_reason"] = piece["finish_reason"], piece.get("stop_reason")
-    for choice, whole in zip((choices[index] for index in sorted(choices)), answer["choices"], strict=True):
-        if "prompt_token_ids" in whole:  # of the whole answer alone
-            choice["prompt_token_ids"] = whole["prompt_token_ids"]
     return _headed(chunks, "text_completion", choices, answer, options)
 
 

@@ -227,8 +227,14 @@ class ChunkWriter:
         if index in self._splices:
             return b""
         self._splices[index] = self._cut(index, ContentPart(_MARK))
-        opening = self._shape.opening(index)
-        return b"" if opening is None else self._event([opening])
+        call = self._exchange.call
+        opening = self._shape.opening(index, call.prompts[index // call.sampling.n])
+        if opening is None:
+            return b""
+        event = self._event(**opening)
+        if self._output.return_token_ids:  # those of the prompt come all at once
+            self._stream.allow(len(event))
+        return event
 
     def _cut(self, index: int, marked: ReplyPart) -> tuple[str, str]:
         """A chunk before and after its text."""
@@ -236,8 +242,8 @@ class ChunkWriter:
         before, _, after = rendered.rpartition(quote(_MARK))
         return before, after
 
-    def _event(self, choices: list[dict[str, Any]], usage: Usage | None = None) -> bytes:
-        body = {**self._head, "choices": choices}
+    def _event(self, choices: list[dict[str, Any]], usage: Usage | None = None, **more: Any) -> bytes:
+        body = {**self._head, "choices": choices, **more}
         if self._output.include_usage:
             if usage is None and self._output.continuous_usage:
                 usage = Usage(sum(self._exchange.prompt_tokens), self._completion_tokens)

@@ -62,8 +62,11 @@ class Shape(Protocol):
     chunk_kind: str
     answer_kind: str
 
-    def opening(self, index: int) -> dict[str, Any] | None:
-        """The choice of a chunk that comes before a choice's first piece, if there is one."""
+    def opening(self, index: int, prompt: Prompt) -> dict[str, Any] | None:
+        """What a chunk that comes before a choice's first piece has, `choices` and all; None if there is no such chunk.
+
+        `prompt`: the choice's.
+        """
         ...
 
     def piece(

@@ -2,8 +2,8 @@
 
 The chat route gives it to the generate route.
 
-INVARIANT: the first chunk of every choice, and no other, carries the role; and the first of every call of a tool, and
-no other, its id and name.
+INVARIANT: the first chunk of every choice, and no other, carries the role; the first of every call of a tool, and no
+other, its id and name; and the first of all, and no other, the prompt's ids where they were asked.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from asyncpage.messages import Finish, LogprobEntry
+from asyncpage.messages import Finish, LogprobEntry, Prompt
 from asyncpage.server.call import Output
 from asyncpage.server.generate.logprob_shape import chat_logprobs, prompt_logprobs
 from asyncpage.server.generate.shape import Collected, prompt_ids
@@ -30,10 +30,15 @@ class ChatShape:
         self._output = output
         self._table = table
         self._called: set[int] = set()  # choices in which a tool was called
+        self._has_begun = False  # the chunk with what belongs to the whole answer has been made
 
-    def opening(self, index: int) -> dict[str, Any]:
+    def opening(self, index: int, prompt: Prompt) -> dict[str, Any]:
         delta = {"role": "assistant", "content": ""}
-        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+        choices = [{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}]
+        if self._has_begun or not self._output.return_token_ids:
+            return {"choices": choices}
+        self._has_begun = True
+        return {"choices": choices, "prompt_token_ids": prompt_ids(prompt)}
 
     def piece(
         self, index: int, part: ReplyPart | None, entries: Sequence[LogprobEntry], token_ids: Sequence[int] | None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from asyncpage.messages import Finish, LogprobEntry
+from asyncpage.messages import Finish, LogprobEntry, Prompt
 from asyncpage.server.call import Output
 from asyncpage.server.generate.logprob_shape import CompletionLogprobs, prompt_logprobs
 from asyncpage.server.generate.shape import Collected, prompt_ids
@@ -29,8 +29,11 @@ class CompletionShape:
         self._table = table
         self._logprobs: dict[int, CompletionLogprobs] = {}
 
-    def opening(self, index: int) -> None:
-        return None
+    def opening(self, index: int, prompt: Prompt) -> dict[str, Any] | None:
+        if not self._output.return_token_ids:
+            return None
+        choice = {"index": index, "text": "", "logprobs": None, "finish_reason": None}
+        return {"choices": [{**choice, "prompt_token_ids": prompt_ids(prompt)}]}
 
     def piece(
         self, index: int, part: ReplyPart | None, entries: Sequence[LogprobEntry], token_ids: Sequence[int] | None

@@ -132,8 +132,9 @@ _SCHEMAS: dict[str, Json] = {
                 )
             ),
             "usage": optional(ref("Usage")),
+            "prompt_token_ids": TOKEN_IDS,
         },
-        leaves_out=("usage",),
+        leaves_out=("usage", "prompt_token_ids"),
     ),
 }
 

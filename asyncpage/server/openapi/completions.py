@@ -86,8 +86,12 @@ _SCHEMAS: dict[str, Json] = {
             "object": word("", "text_completion"),
             "choices": array(
                 answer(
-                    {**_CHOICE, "finish_reason": optional(_CHOICE["finish_reason"])},
-                    leaves_out=("stop_reason", "token_ids"),
+                    {
+                        **_CHOICE,
+                        "finish_reason": optional(_CHOICE["finish_reason"]),
+                        "prompt_token_ids": TOKEN_IDS,
+                    },
+                    leaves_out=("stop_reason", "token_ids", "prompt_token_ids"),
                 )
             ),
             "usage": optional(ref("Usage")),
