@@ -332,6 +332,16 @@ def test_roles_and_what_belongs_to_them_reach_the_template() -> None:
     assert tool == {"role": "tool", "content": "42", "tool_call_id": "c1"}
 
 
+def test_a_call_in_its_older_form_reaches_the_template_as_a_tool_call() -> None:
+    called = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": '{"a": 1}'}}
+    call = read({"messages": [USER, called, {"role": "function", "name": "f", "content": "42"}]})
+    assert isinstance(call.prompts[0], ChatPrompt)
+    _, assistant, function = call.prompts[0].messages
+    assert assistant["tool_calls"] == [{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]
+    assert function == {"role": "function", "name": "f", "content": "42"}
+    assert call.ignored == ()
+
+
 @pytest.mark.parametrize(
     ("messages", "param"),
     [
@@ -355,6 +365,8 @@ def test_roles_and_what_belongs_to_them_reach_the_template() -> None:
         ([{"role": "user", "content": "a", "name": "n" * 300}], "messages.0.name"),
         ([{"role": "assistant", "tool_calls": {}}], "messages.0.tool_calls"),
         ([{"role": "assistant", "tool_calls": [{"id": "c"}]}], "messages.0.tool_calls.0.function.name"),
+        ([{"role": "assistant", "function_call": "f"}], "messages.0.function_call"),
+        ([{"role": "assistant", "function_call": {"arguments": "{}"}}], "messages.0.function_call.name"),
     ],
 )
 def test_messages_of_another_shape_are_refused_by_path(messages: Any, param: str) -> None:

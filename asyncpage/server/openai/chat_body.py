@@ -181,24 +181,22 @@ def _read_tool_calls(fields: Fields) -> list[dict[str, Any]]:
     """Past tool calls, as templates expect them: arguments as an object where they are one."""
     raw = fields.value("tool_calls")
     path = fields.name_of("tool_calls")
-    if raw is None:
-        return []
-    if not isinstance(raw, list):
-        raise wrong_type(path, "a list", raw)
     calls = []
-    for index, item in enumerate(raw):
+    if not isinstance(raw, list | None):
+        raise wrong_type(path, "a list", raw)
+    for index, item in enumerate(raw or ()):
         call = fields.inner(item, f"{path}.{index}")
         call.known("type", "index")
-        function = call.object("function")
-        name = function.string("name", longest=MAX_NAME)
-        if not name:
-            raise invalid(f"{path}.{index}.function.name is required", param=f"{path}.{index}.function.name")
         id = call.string("id", longest=MAX_NAME)
-        calls.append(
-            {
-                **({} if id is None else {"id": id}),
-                "type": "function",
-                "function": {"name": name, "arguments": read_arguments(function)},
-            }
-        )
+        calls.append({**({} if id is None else {"id": id}), **_read_called(call.object("function"))})
+    if fields.value("function_call") is not None:  # the one call of an answer, before there were tools
+        calls.append(_read_called(fields.object("function_call")))
     return calls
+
+
+def _read_called(function: Fields) -> dict[str, Any]:
+    name = function.string("name", longest=MAX_NAME)
+    if not name:
+        path = function.name_of("name")
+        raise invalid(f"{path} is required", param=path)
+    return {"type": "function", "function": {"name": name, "arguments": read_arguments(function)}}

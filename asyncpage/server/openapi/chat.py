@@ -58,6 +58,10 @@ _SCHEMAS: dict[str, Json] = {
             "name": string(maxLength=MAX_NAME, examples=["ann"]),
             "tool_call_id": string("Of a tool's message: the call that it answers.", maxLength=MAX_NAME),
             "tool_calls": array(ref("ToolCall"), "Of an assistant's message."),
+            "function_call": {
+                **tools.CALLED,
+                "description": "Of an assistant's message: the older form of tool_calls.",
+            },
             "reasoning_content": string("Of an assistant's message: what it thought."),
         },
         "role",

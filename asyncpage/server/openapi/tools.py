@@ -28,6 +28,14 @@ _NAMED = request(
     "function",
 )
 
+CALLED = request(
+    {
+        "name": string(maxLength=MAX_NAME, examples=["get_weather"]),
+        "arguments": any_of("JSON, as a text.", string(examples=['{"city": "Oslo"}']), {"type": "object"}),
+    },
+    "name",
+)
+
 SCHEMAS: dict[str, Json] = {
     "Tool": request(
         {"type": word("", "function"), "function": request({**ABOUT, "parameters": PARAMETERS}, "name")},
@@ -38,13 +46,7 @@ SCHEMAS: dict[str, Json] = {
         {
             "id": string("Named by the tool message that answers it.", maxLength=MAX_NAME, examples=["call_1"]),
             "type": word("", "function"),
-            "function": request(
-                {
-                    "name": string(maxLength=MAX_NAME, examples=["get_weather"]),
-                    "arguments": any_of("JSON, as a text.", string(examples=['{"city": "Oslo"}']), {"type": "object"}),
-                },
-                "name",
-            ),
+            "function": CALLED,
         },
         "function",
         text="A call that an earlier answer made.",
