@@ -43,7 +43,8 @@ class Call:
     """`model` is the name that the client used; `ignored` are its fields that nothing here knows.
 
     `shown`: how many of each prompt's `sampling.n` choices the answer has, the most likely ones; None: all.
-    `grammar`: what the answer must follow, yet to be compiled; `grammar_param` the field that asked for it.
+    `grammar`: what the answer must follow, yet to be compiled; `grammar_param` the field that asked for it, and
+    `grammar_schemas` those that a structure was made of, by the fields that they came in.
     `new_reader`: makes what reads a choice's text. `prompt_field`: the field that the prompts came in.
     """
 
@@ -56,6 +57,7 @@ class Call:
     shown: int | None = None
     grammar: GrammarSource | None = None
     grammar_param: str = ""
+    grammar_schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     new_reader: Callable[[], ReplyReader] = PlainReader
     prompt_field: str = "prompt"
 

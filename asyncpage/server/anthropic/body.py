@@ -68,6 +68,7 @@ def read_message(body: JsonBody, setting: Setting) -> Call:
         ignored=tuple(fields.unread()),
         grammar=plan.grammar,
         grammar_param=plan.grammar_param,
+        grammar_schemas=plan.grammar_schemas,
         new_reader=plan.new_reader,
     )
     check_values(body)

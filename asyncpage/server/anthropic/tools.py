@@ -46,7 +46,8 @@ def read_message_tools(fields: Fields) -> ToolUse:
         "parallel_tool_calls": None if is_single is None else not is_single,
     }
     with renamed(_NAMES):
-        return read_tools(Fields(chat))
+        use = read_tools(Fields(chat))
+    return use.renamed(_NAMES)
 
 
 def _as_chat_tools(fields: Fields, raw: Any) -> Any:

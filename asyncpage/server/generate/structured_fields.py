@@ -18,6 +18,7 @@ from asyncpage.server.call import Call
 from asyncpage.server.engine_port import Engine
 from asyncpage.server.failure import invalid
 from asyncpage.server.fields import Fields, shown, wrong_type
+from asyncpage.server.generate.schema_place import place_in_request
 from asyncpage.server.json_body import check_values, parse_object
 
 Asked = tuple[GrammarSource, str]
@@ -54,8 +55,15 @@ async def compile_call(engine: Engine, call: Call) -> Constraint | None:
         failure = error.failure
         if failure.status != 400:
             raise
-        param = ".".join(filter(None, (call.grammar_param, failure.param)))
+        param = _place(call, call.grammar, failure.param or "")
         raise invalid(f"{param}: {failure.message}", param=param, code=failure.code) from None
+
+
+def _place(call: Call, grammar: GrammarSource, inside: str) -> str:
+    """Where in the request that is which is `inside` the grammar."""
+    if grammar.kind == "structure":
+        return place_in_request(grammar.text, inside, call.grammar_schemas) or call.grammar_param
+    return ".".join(filter(None, (call.grammar_param, inside)))
 
 
 def _response_format(fields: Fields) -> Asked | None:

@@ -8,20 +8,22 @@ INVARIANT: what a request asks of tool calls is either kept by what is planned h
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from asyncpage.errors import RequestError
 from asyncpage.grammar.source import GrammarSource
 from asyncpage.messages import ChatPrompt
 from asyncpage.server.failure import invalid
 from asyncpage.server.fields import Fields, shown, wrong_type
 from asyncpage.server.generate.call_fields import Setting
+from asyncpage.server.generate.renaming import Renaming, rename
 from asyncpage.server.generate.unsupported import unsupported
 from asyncpage.text.reasoning.parser import ReasoningParser
 from asyncpage.text.reply import FilteredReader, PlainReader, ReplyReader, is_no_later_call, is_no_reasoning
 from asyncpage.text.tools.parser import CallRule, ToolParser
-from asyncpage.text.tools.part import any_of, from_source, to_source
+from asyncpage.text.tools.part import Part, any_of, from_source, to_source
 from asyncpage.text.tools.registry import TOOL_PARSERS
 from asyncpage.text.tools.tool import Tool
 
@@ -39,13 +41,22 @@ Choice = Literal["none", "auto", "required", "named"]
 class ToolUse:
     """The tools of a request. `named`: the one that must be called where `choice` is "named".
 
-    `is_parallel` False: at most one call an answer.
+    `is_parallel` False: at most one call an answer. `places`: where each tool's schema stands in the request, by name.
     """
 
     tools: tuple[Tool, ...] = ()
     choice: Choice = "auto"
     named: str = ""
     is_parallel: bool = True
+    places: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def place_of(self, tool: Tool) -> str:
+        """Where the tool's schema stands, at least about."""
+        return self.places.get(tool.name, "tools")
+
+    def renamed(self, names: Sequence[Renaming]) -> ToolUse:
+        """The same where the request is another API's, which calls its fields by these names."""
+        return replace(self, places={name: rename(place, names) for name, place in self.places.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +64,23 @@ class ReplyPlan:
     """What a request's tools and the model's parsers make of prompt and answer.
 
     `template_tools`: for the chat template. `new_reader`: makes what reads a choice's text. `grammar`: what the answer
-    must follow, None where anything goes; `grammar_param`: the field that asks for it. `shows_control`: the reader
-    needs the text of control tokens.
+    must follow, None where anything goes; `grammar_param`: the field that asks for it; `grammar_schemas`: those that it
+    is made of, by the fields that they came in. `shows_control`: the reader needs the text of control tokens.
     """
 
     template_tools: tuple[Mapping[str, Any], ...]
     new_reader: Callable[[], ReplyReader]
     grammar: GrammarSource | None
     grammar_param: str = ""
+    grammar_schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     shows_control: bool = False
 
 
 def read_tools(fields: Fields) -> ToolUse:
     """The tools of a chat completion's body. Errors: `RequestError` 400 naming the field."""
-    tools = _read_list(fields)
+    tools, places = _read_list(fields)
     is_parallel = fields.boolean("parallel_tool_calls")
-    use = ToolUse(tools, is_parallel=is_parallel is not False)
+    use = ToolUse(tools, is_parallel=is_parallel is not False, places=places)
     choice = fields.value("tool_choice")
     if choice is None:
         return use
@@ -103,12 +115,12 @@ def plan_reply(
     Errors: `RequestError` 400 when the model cannot do it, or not all of it at once.
     """
     parser = _parser_of(use, setting)
-    answer = None if structured is None else from_source(structured[0])
+    asked = answer = None if structured is None else from_source(structured[0])
     if structured is not None and parser is not None:
         _check_both(use, structured[1], is_part=answer is not None)
     rule = None if parser is None else _rule_of(use, has_answer=structured is not None)
     if parser is not None and rule is not None:
-        calls = parser.structure(rule)
+        calls = _structure(parser, rule, use)
         answer = calls if answer is None else any_of(calls, answer)
     # A constraint that is no part of a structure is for the whole answer: then the model does not think.
     reasoning = setting.reasoning_parser if structured is None or answer is not None else None
@@ -122,6 +134,7 @@ def plan_reply(
         _NewReader(use, parser, reasoning, is_open, wants_reasoning) if parser or reasoning else PlainReader,
         grammar,
         "" if grammar is None else param,
+        {} if grammar is None or grammar.kind != "structure" else _schemas(use, param, asked),
         (parser is not None and parser.shows_control) or (reasoning is not None and reasoning.shows_control),
     )
 
@@ -145,6 +158,28 @@ def _parser_of(use: ToolUse, setting: Setting) -> ToolParser | None:
             code="unsupported",
         )
     return setting.tool_parser
+
+
+def _structure(parser: ToolParser, rule: CallRule, use: ToolUse) -> Part:
+    """The parser's structure. Errors: `RequestError` 400 naming the first tool whose schema it cannot keep."""
+    try:
+        return parser.structure(rule)
+    except RequestError:
+        for tool in rule.tools:
+            try:
+                parser.structure(replace(rule, tools=(tool,)))
+            except RequestError as error:
+                failure, place = error.failure, use.place_of(tool)
+                raise invalid(f"{place}: {failure.message}", param=place, code=failure.code) from None
+        raise
+
+
+def _schemas(use: ToolUse, param: str, asked: Part | None) -> dict[str, Mapping[str, Any]]:
+    """The schemas that calls and answer may be held to. `asked`: for an answer without calls, by the field `param`."""
+    schemas = {use.place_of(tool): tool.schema for tool in use.tools}
+    if asked is not None and "schema" in asked:
+        schemas[param] = asked["schema"]
+    return schemas
 
 
 def _check_both(use: ToolUse, param: str, *, is_part: bool) -> None:
@@ -194,23 +229,25 @@ class _NewReader:
         return reader
 
 
-def _read_list(fields: Fields) -> tuple[Tool, ...]:
+def _read_list(fields: Fields) -> tuple[tuple[Tool, ...], dict[str, str]]:
+    """The tools, and where in the body the schema of each one is."""
     raw = fields.value("tools")
     path = fields.name_of("tools")
     if raw is None:
-        return ()
+        return (), {}
     if not isinstance(raw, list):
         raise wrong_type(path, "a list", raw)
     if len(raw) > MAX_TOOLS:
         raise invalid(f"{path} takes at most {MAX_TOOLS} tools, got {len(raw)}", param=path)
     tools: dict[str, Tool] = {}
+    places: dict[str, str] = {}
     for index, item in enumerate(raw):
         tool = _read_tool(fields.inner(item, f"{path}.{index}"))
         if tool.name in tools:
             param = f"{path}.{index}.function.name"
             raise invalid(f"{param}: {shown(tool.name)} is the name of an earlier tool", param=param)
-        tools[tool.name] = tool
-    return tuple(tools.values())
+        tools[tool.name], places[tool.name] = tool, f"{path}.{index}.function.parameters"
+    return tuple(tools.values()), places
 
 
 def _read_tool(fields: Fields) -> Tool:

@@ -123,6 +123,7 @@ def read_response(body: JsonBody, setting: Setting) -> Call:
         ignored=tuple(fields.unread()),
         grammar=plan.grammar,
         grammar_param=plan.grammar_param,
+        grammar_schemas=plan.grammar_schemas,
         new_reader=plan.new_reader,
     )
     check_values(body)

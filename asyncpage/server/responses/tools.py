@@ -31,7 +31,8 @@ def read_response_tools(fields: Fields) -> ToolUse:
         "parallel_tool_calls": fields.value("parallel_tool_calls"),
     }
     with renamed(_NAMES):
-        return read_tools(Fields(chat))
+        use = read_tools(Fields(chat))
+    return use.renamed(_NAMES)
 
 
 def shown_tools(body: Mapping[str, Any], use: ToolUse) -> dict[str, Any]:
