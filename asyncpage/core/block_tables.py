@@ -339,13 +339,14 @@ class BlockTables:
         assert life is not None
         first = len(match.blocks[0])
         ids: list[list[int]] = self.tables[:, row, first : first + len(run)].tolist()
-        branch = match.branch
-        for labels, blocks in zip(run.labels, zip(*ids, strict=True), strict=True):
+        branch, width = match.branch, 4 * self.block_size
+        for index, (labels, blocks) in enumerate(zip(run.labels, zip(*ids, strict=True), strict=True), start=first):
             loaded = [block if label is not None else 0 for block, label in zip(blocks, labels, strict=True)]
-            one = next(label for label in labels if label is not None)
             if branch is not None:
-                branch = self.index.publish(branch, one.name, one.tokens, loaded)
-            life.proof = one.proof
+                tokens = life.prefix.tokens[index * width : (index + 1) * width]
+                branch = self.index.publish(branch, life.names[index], tokens, loaded)
+            # Without a full group, nobody looks at a block behind every window, and none of it is loaded.
+            life.proof = next((label.proof for label in labels if label is not None), None)
             for label, block in zip(labels, loaded, strict=True):
                 if label is not None and self.index.holds(block):
                     tier.name(block, label)

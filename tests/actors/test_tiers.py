@@ -46,6 +46,19 @@ def is_conserved(house: ToyHouse) -> bool:
     return ledger.blank + ledger.cached + ledger.referenced == ledger.total
 
 
+@pytest.mark.parametrize("index", [PrefixChain, PrefixTree])
+@pytest.mark.parametrize("windows", [(6,), (3, 9), (1,)])
+def test_a_model_of_windows_alone_loads_what_they_reach(windows: tuple[int, ...], index: type[PrefixIndex]) -> None:
+    groups = tuple(LayerGroup("window", window, 1) for window in windows)
+    handshake = toy_handshake(blocks=1 + 12 * len(groups), groups=groups)
+    house = ToyHouse(handshake, index=index, slots=100)
+    prompts = [prompt_of(seed, 41) for seed in range(4)]
+    serve(house, *prompts)
+    assert serve(house, *prompts, *prompts, first=5) == [40] * 8
+    assert (house.tables.tier is not None and house.tables.tier.stats()["blocks_loaded"] > 0) == (windows != (1,))
+    assert is_conserved(house)
+
+
 @pytest.mark.parametrize("groups", [FULL, MIXED], ids=["full", "full and window"])
 @pytest.mark.parametrize("index", [PrefixChain, PrefixTree])
 def test_what_was_evicted_comes_back_from_the_host(groups: tuple[LayerGroup, ...], index: type[PrefixIndex]) -> None:
