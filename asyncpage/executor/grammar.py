@@ -40,6 +40,7 @@ PATIENCE_S = 0.01
 _NOT_TOLD = "the executor was not told of the grammar that this request follows"
 _LEFT = "the answer has a token that its grammar does not allow"
 _STUCK = "the grammar needs a text here that no token begins"
+_MISSHAPEN = "the grammar backend made a mask of another size than the vocabulary's"
 _TOO_MUCH = "the grammars that are followed at this moment take all the memory there is for them, this one the most"
 
 
@@ -224,7 +225,10 @@ class Grammars:
             raise ProtocolError(_LEFT)
 
     def _answer(self, row: _Row, follower: Follower) -> Allowed | str:
-        bits = np.zeros((self._vocab_size + 7) // 8, dtype=np.uint8) if row.is_over else follower.mask().copy()
+        size = (self._vocab_size + 7) // 8
+        bits = np.zeros(size, dtype=np.uint8) if row.is_over else follower.mask().copy()
+        if bits.shape != (size,):  # beside those of other rows it would fail the whole step
+            raise ProtocolError(_MISSHAPEN)
         for token in row.ends:
             bits[token >> 3] &= ~np.uint8(1 << (token & 7))
         only_ends = not bits.any()

@@ -26,7 +26,7 @@ from asyncpage.grammar.source import GrammarSource
 API = 1
 
 Bits = NDArray[np.uint8]
-"""A bit a token of the vocabulary, the lowest first."""
+"""A bit a token of the vocabulary, the lowest first, in as few bytes as hold them; bits behind the last are 0."""
 
 
 class GrammarLimit(AsyncpageError):

@@ -116,8 +116,8 @@ class XgrammarFollower:
         return bool(self._matcher.accept_token(token))
 
     def mask(self) -> Bits:
-        bits = self._filled()
-        bits[self._end >> 3] &= 0xFF >> (8 - (self._end & 7))
+        bits = self._filled()[: (self._end + 7) // 8]  # where vocabularies fill their bytes, the end has one of its own
+        bits[-1] &= 0xFF >> (-self._end & 7)
         return bits
 
     def may_end(self) -> bool:

@@ -221,6 +221,17 @@ def test_whatever_a_backend_raises_fails_its_row_alone_and_is_told_without_the_g
     assert done.failed == ((0, "the grammar could not be followed: RuntimeError"),)
 
 
+def test_a_mask_of_another_size_than_the_vocabularys_fails_its_row_alone(rows: Rows) -> None:
+    masks = [np.array(bits, dtype=np.uint8) for bits in ([2, 0, 0], [2, 0])]
+    with patch.object(builtin.BuiltinFollower, "mask", side_effect=masks):
+        rows.add(0, rows.learn(ANY_A))
+        rows.add(1, rows.learn(ANY_A))
+        done = rows.step(dict.fromkeys(range(2), prefers(1)))
+    assert [index for index, _ in done.failed] == [0]
+    assert "size" in done.failed[0][1]
+    assert rows.output(1) == [b"a"]
+
+
 def test_a_grammar_past_a_bound_fails_its_row_alone(rows: Rows) -> None:
     with patch.object(configuration, "MAX_CLOSURE", 1):
         rows.add(0, rows.learn(network(star(any_of(text(b"a"), text(b"b"))))))

@@ -60,7 +60,7 @@ def answers(name: str, source: GrammarSource, *, most: int, tries: int = 40) -> 
     """Complete random answers, drawn from the masks; those that go on too long are left out."""
     backend, reader = opened(name)
     grammar = reader.open(backend.compile(source))
-    assert grammar.size_bytes >= 0
+    assert grammar.size_bytes > 0
     found = []
     for seed in range(tries):
         chance = random.Random(seed)
@@ -148,6 +148,20 @@ def test_answers_of_one_grammar_do_not_touch_each_other(name: str) -> None:
     assert second.advance(ord("b"))
     assert bits_of(first.mask()) == [ord("b")]
     assert bits_of(second.mask()) == [ord("a")]
+
+
+@every_backend
+@pytest.mark.parametrize("size", [len(VOCABULARY), 272, 279, 280])
+def test_a_mask_has_as_few_bytes_as_hold_the_vocabulary_and_no_bit_behind_it(name: str, size: int) -> None:
+    backend = load_backend(name)
+    reader = backend.reader(VOCABULARY, size)
+    follower = reader.open(backend.compile(GrammarSource("regex", "a|yes"))).begin()
+    assert follower.mask().shape == (-(-size // 8),)
+    may_come = np.flatnonzero(np.unpackbits(follower.mask(), bitorder="little")).tolist()
+    assert {VOCABULARY[token] for token in may_come} == {b"a", b"y", b"yes"}
+    assert follower.advance(ord("a"))
+    assert follower.may_end()
+    assert not follower.mask().any()
 
 
 @every_backend
