@@ -287,8 +287,9 @@ class ServerConfig:
             yield f"--port must be between 0 and 65535, got {self.port}"
         if self.root_path and not re.fullmatch(r"(/(?!\.\.?(?:/|\Z))[A-Za-z0-9._~-]+)+", self.root_path):
             yield f"--root-path must be a path such as /llm, without a slash at its end; got {self.root_path!r}"
-        if f"{self.root_path}/".startswith(("/v1/", "/events/")):  # of these, /events/chart would be two things
-            yield "--root-path must not begin with /v1 or /events, which the API's own paths begin with"
+        # Under these a path would be two things: /events/chart the page and its feed, /debug/why/health an id too.
+        if f"{self.root_path}/".startswith(("/v1/", "/events/", "/debug/")):
+            yield "--root-path must not begin with /v1, /events or /debug, which the API's own paths begin with"
         for name in ("max_body_bytes", "max_prompts", "max_buffered_bytes"):
             if getattr(self, name) < 1:
                 yield f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}"

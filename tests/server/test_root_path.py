@@ -46,7 +46,8 @@ async def test_the_document_tells_where_the_server_is_shown(serve) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["llm", "/", "/llm/", "/a//b", "/a b", "/{x}", "/v1", "/v1/x", "//host", "/..", "/a/./b", "/events"]
+    "path",
+    ["llm", "/", "/llm/", "/a//b", "/a b", "/{x}", "/v1", "/v1/x", "//host", "/..", "/a/./b", "/events", "/debug/why"],
 )
 def test_what_is_no_such_path_is_refused(path: str) -> None:
     with pytest.raises(UsageError, match="--root-path"):
