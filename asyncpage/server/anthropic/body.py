@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from asyncpage.errors import RequestError
 from asyncpage.grammar.source import GrammarSource
 from asyncpage.messages import ChatPrompt
 from asyncpage.server.anthropic.tools import read_message_tools
@@ -19,7 +18,7 @@ from asyncpage.server.failure import invalid
 from asyncpage.server.fields import Fields
 from asyncpage.server.generate.answer_format import read_answer_format
 from asyncpage.server.generate.call_fields import Setting, read_model, read_options, read_sampling
-from asyncpage.server.generate.template_fields import read_template_kwargs
+from asyncpage.server.generate.template_fields import check_template, read_template_kwargs
 from asyncpage.server.generate.tool_fields import ReplyPlan, plan_reply
 from asyncpage.server.generate.unsupported import EVERYWHERE, refuse
 from asyncpage.server.json_body import JsonBody, check_values
@@ -86,12 +85,7 @@ def read_counted(body: JsonBody, setting: Setting) -> ChatPrompt:
 
 
 def _read_prompt(fields: Fields, setting: Setting) -> tuple[ChatPrompt, ReplyPlan]:
-    if not setting.has_chat_template:
-        raise RequestError(
-            "this model has no chat template; use /v1/completions, or serve it with --chat-template",
-            code="no_chat_template",
-            param="messages",
-        )
+    check_template(setting, "messages")
     asked = fields.object("thinking")
     asked.known("budget_tokens", "display")
     thinking = asked.value("type")

@@ -1,4 +1,4 @@
-"""What a body may hold for the chat template: further variables, and the calls that an assistant made before.
+"""What a body may hold for the chat template, where the model has one: further variables, past calls of an assistant.
 
 The readers of conversations call these, whatever their API calls a message.
 
@@ -12,12 +12,23 @@ from typing import Any
 from asyncpage.errors import RequestError
 from asyncpage.server.failure import invalid
 from asyncpage.server.fields import Fields, wrong_type
+from asyncpage.server.generate.call_fields import Setting
 from asyncpage.server.json_body import check_values, parse_object
 
 MAX_NAME = 256
 
 # Template variables that belong to the server; a request may not replace them through chat_template_kwargs.
 _RESERVED = ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template")
+
+
+def check_template(setting: Setting, param: str) -> None:
+    """Errors: 400 naming the field of the conversation when the model cannot be shown one."""
+    if not setting.has_chat_template:
+        raise invalid(
+            "this model has no chat template; use /v1/completions, or serve it with --chat-template",
+            param=param,
+            code="no_chat_template",
+        )
 
 
 def read_template_kwargs(fields: Fields) -> dict[str, Any]:

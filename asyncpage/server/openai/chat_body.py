@@ -24,7 +24,7 @@ from asyncpage.server.generate.call_fields import (
     read_stream,
 )
 from asyncpage.server.generate.structured_fields import read_structured
-from asyncpage.server.generate.template_fields import MAX_NAME, read_arguments, read_template_kwargs
+from asyncpage.server.generate.template_fields import MAX_NAME, check_template, read_arguments, read_template_kwargs
 from asyncpage.server.generate.tool_fields import plan_reply, read_tools
 from asyncpage.server.generate.unsupported import refuse_unsupported, unsupported
 from asyncpage.server.json_body import JsonBody, check_values
@@ -98,12 +98,7 @@ def read_messages(fields: Fields, setting: Setting) -> ChatPrompt:
         raise wrong_type("messages", "a list", raw)
     if not raw:
         raise invalid("messages must hold at least one message", param="messages")
-    if not setting.has_chat_template:
-        raise invalid(
-            "this model has no chat template; use /v1/completions, or serve it with --chat-template",
-            param="messages",
-            code="no_chat_template",
-        )
+    check_template(setting, "messages")
     messages = tuple(_read_message(fields.inner(item, f"messages.{index}")) for index, item in enumerate(raw))
     goes_on = fields.boolean("continue_final_message") or False
     opens = fields.boolean("add_generation_prompt")

@@ -18,7 +18,7 @@ from asyncpage.server.failure import invalid
 from asyncpage.server.fields import Fields, shown, wrong_type
 from asyncpage.server.generate.answer_format import read_answer_format
 from asyncpage.server.generate.call_fields import Setting, read_model, read_options, read_sampling
-from asyncpage.server.generate.template_fields import read_template_kwargs
+from asyncpage.server.generate.template_fields import check_template, read_template_kwargs
 from asyncpage.server.generate.tool_fields import plan_reply
 from asyncpage.server.generate.unsupported import EVERYWHERE, refuse, unsupported
 from asyncpage.server.json_body import JsonBody, check_values
@@ -71,12 +71,7 @@ def read_response(body: JsonBody, setting: Setting) -> Call:
             raise invalid(f"{name} is not a field of /v1/responses: see {own}", param=name)
     if fields.value("truncation") not in (None, "disabled"):
         raise unsupported("truncation", "leaving out parts of the input (only 'disabled' is)")
-    if not setting.has_chat_template:
-        raise invalid(
-            "this model has no chat template; use /v1/completions, or serve it with --chat-template",
-            param="input",
-            code="no_chat_template",
-        )
+    check_template(setting, "input")
     use = read_response_tools(fields)
     text = _read_text(fields)
     structured = read_answer_format(fields, text["format"], "text.format")
