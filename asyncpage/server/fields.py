@@ -80,6 +80,13 @@ class Fields:
             )
         return value
 
+    def required_string(self, name: str, *, longest: int) -> str:
+        """A string of one to `longest` characters. Errors: 400, also when it is not given."""
+        value = self.string(name, longest=longest)
+        if not value:
+            raise invalid(f"{self.name_of(name)} is required", param=self.name_of(name))
+        return value
+
     def mapping(self, name: str) -> dict[str, Any] | None:
         """A JSON object, or None when not given."""
         value = self.value(name)

@@ -90,14 +90,14 @@ class _Reading:
         return self.messages[-1]
 
     def _call(self, block: Fields) -> None:
-        name, id = _named(block, "name"), _named(block, "id")
+        name, id = (block.required_string(field, longest=MAX_NAME) for field in ("name", "id"))
         self._names[id] = name
         function = {"name": name, "arguments": block.mapping("input") or {}}
         call = {"id": id, "type": "function", "function": function}
         self._assistant().setdefault("tool_calls", []).append(call)
 
     def _result(self, block: Fields) -> None:
-        id = _named(block, "tool_use_id")
+        id = block.required_string("tool_use_id", longest=MAX_NAME)
         content = block.value("content")
         text = "" if content is None else _read_texts(block, content, block.name_of("content"))
         message = {"role": "tool", "tool_call_id": id, "content": text}
@@ -135,10 +135,3 @@ def _text_of(block: Fields, name: str) -> str:
     if not isinstance(text, str):
         raise wrong_type(block.name_of(name), "a string", text)
     return text
-
-
-def _named(block: Fields, name: str) -> str:
-    found = block.string(name, longest=MAX_NAME)
-    if not found:
-        raise invalid(f"{block.name_of(name)} is required", param=block.name_of(name))
-    return found

@@ -191,8 +191,5 @@ def _read_tool_calls(fields: Fields) -> list[dict[str, Any]]:
 
 
 def _read_called(function: Fields) -> dict[str, Any]:
-    name = function.string("name", longest=MAX_NAME)
-    if not name:
-        path = function.name_of("name")
-        raise invalid(f"{path} is required", param=path)
+    name = function.required_string("name", longest=MAX_NAME)
     return {"type": "function", "function": {"name": name, "arguments": read_arguments(function)}}

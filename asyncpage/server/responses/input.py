@@ -73,8 +73,8 @@ class _Reading:
         self._say(_ROLES[role], _read_text(item, "content"))
 
     def _call(self, item: Fields) -> None:
-        name = _named(item, "name")
-        id = _named(item, "call_id")
+        name = item.required_string("name", longest=MAX_NAME)
+        id = item.required_string("call_id", longest=MAX_NAME)
         self._names[id] = name
         if not (self.messages and self.messages[-1]["role"] == "assistant") or self._thought:
             self._say("assistant", "")
@@ -82,7 +82,7 @@ class _Reading:
         self.messages[-1].setdefault("tool_calls", []).append(call)
 
     def _call_output(self, item: Fields) -> None:
-        id = _named(item, "call_id")
+        id = item.required_string("call_id", longest=MAX_NAME)
         message = {"role": "tool", "tool_call_id": id, "content": _read_text(item, "output")}
         name = self._names.get(id) or item.string("name", longest=MAX_NAME)
         if name:
@@ -118,13 +118,6 @@ _READERS: Mapping[str, Callable[[_Reading, Fields], None]] = {
     "function_call_output": _Reading._call_output,
     "reasoning": _Reading._reasoning,
 }
-
-
-def _named(item: Fields, name: str) -> str:
-    found = item.string(name, longest=MAX_NAME)
-    if not found:
-        raise invalid(f"{item.name_of(name)} is required", param=item.name_of(name))
-    return found
 
 
 def _read_text(item: Fields, name: str) -> str:
