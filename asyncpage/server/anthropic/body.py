@@ -61,17 +61,13 @@ def read_message(body: JsonBody, setting: Setting) -> Call:
     call = Call(
         model=model,
         prompts=(prompt,),
-        sampling=replace(sampling, skip_special_tokens=False) if plan.shows_control else sampling,
+        sampling=sampling,
         options=read_options(fields, setting),
         output=Output(stream=fields.boolean("stream") or False),
         ignored=tuple(fields.unread()),
-        grammar=plan.grammar,
-        grammar_param=plan.grammar_param,
-        grammar_schemas=plan.grammar_schemas,
-        new_reader=plan.new_reader,
     )
     check_values(body)
-    return call
+    return plan.applied_to(call)
 
 
 def read_counted(body: JsonBody, setting: Setting) -> ChatPrompt:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from asyncpage.errors import RequestError
 from asyncpage.grammar.source import GrammarSource
 from asyncpage.messages import ChatPrompt
+from asyncpage.server.call import Call
 from asyncpage.server.failure import invalid
 from asyncpage.server.fields import Fields, shown, wrong_type
 from asyncpage.server.generate.call_fields import Setting
@@ -74,6 +75,18 @@ class ReplyPlan:
     grammar_param: str = ""
     grammar_schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     shows_control: bool = False
+
+    def applied_to(self, call: Call) -> Call:
+        """The call whose answer is held to the grammar, and read."""
+        sampling = replace(call.sampling, skip_special_tokens=False) if self.shows_control else call.sampling
+        return replace(
+            call,
+            sampling=sampling,
+            grammar=self.grammar,
+            grammar_param=self.grammar_param,
+            grammar_schemas=self.grammar_schemas,
+            new_reader=self.new_reader,
+        )
 
 
 def read_tools(fields: Fields) -> ToolUse:

@@ -56,7 +56,7 @@ def read_chat(body: JsonBody, setting: Setting) -> Call:
     call = Call(
         model=model,
         prompts=(replace(prompt, tools=plan.template_tools),),
-        sampling=replace(sampling, skip_special_tokens=False) if plan.shows_control else sampling,
+        sampling=sampling,
         options=read_options(fields, setting),
         output=Output(
             stream=stream.stream,
@@ -67,13 +67,9 @@ def read_chat(body: JsonBody, setting: Setting) -> Call:
             return_token_ids=fields.boolean("return_token_ids") or False,
         ),
         ignored=tuple(fields.unread()),
-        grammar=plan.grammar,
-        grammar_param=plan.grammar_param,
-        grammar_schemas=plan.grammar_schemas,
-        new_reader=plan.new_reader,
     )
     check_values(body)
-    return call
+    return plan.applied_to(call)
 
 
 def _read_max_tokens(fields: Fields) -> int | None:

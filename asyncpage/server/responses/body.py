@@ -112,17 +112,13 @@ def read_response(body: JsonBody, setting: Setting) -> Call:
     call = Call(
         model=model,
         prompts=(replace(prompt, tools=plan.template_tools),),
-        sampling=replace(sampling, skip_special_tokens=False) if plan.shows_control else sampling,
+        sampling=sampling,
         options=read_options(fields, setting),
         output=Output(stream=fields.boolean("stream") or False, logprobs=logprobs, repeated=repeated),
         ignored=tuple(fields.unread()),
-        grammar=plan.grammar,
-        grammar_param=plan.grammar_param,
-        grammar_schemas=plan.grammar_schemas,
-        new_reader=plan.new_reader,
     )
     check_values(body)
-    return call
+    return plan.applied_to(call)
 
 
 def _read_text(fields: Fields) -> dict[str, Any]:
