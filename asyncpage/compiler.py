@@ -142,8 +142,8 @@ class GrammarCompiler:
             raise
         if payload[:1] == _REFUSED:
             return Failure(**json.loads(payload[1:]))
-        network = payload[1:]
-        return Constraint(blake2b(network, digest_size=16).digest(), network)
+        compiled = payload[1:]
+        return Constraint(blake2b(compiled, digest_size=16).digest(), compiled)
 
     async def _start(self) -> asyncio.subprocess.Process:
         """The worker, ready. Errors: `OSError`, `IncompleteReadError` when it does not get ready."""
@@ -205,4 +205,4 @@ async def _read(worker: asyncio.subprocess.Process) -> bytes:
 
 
 def _size(source: GrammarSource, answer: Constraint | Failure) -> int:
-    return len(source.text) + (len(answer.network) if isinstance(answer, Constraint) else len(answer.message))
+    return len(source.text) + (len(answer.compiled) if isinstance(answer, Constraint) else len(answer.message))

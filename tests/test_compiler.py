@@ -76,7 +76,7 @@ async def test_the_worker_gives_what_the_compiler_gives_and_its_refusals() -> No
         assert compiler.pid is None
         source = regex("a{2,3}|né")
         made = await compiler.compile(source)
-        assert made.network == compile_source(source).to_bytes()
+        assert made.compiled == compile_source(source).to_bytes()
         assert len(made.digest) == 16
         assert (await compiler.compile(regex("a{2,4}"))).digest != made.digest
         with pytest.raises(RequestError) as refused:
@@ -87,12 +87,12 @@ async def test_the_worker_gives_what_the_compiler_gives_and_its_refusals() -> No
 async def test_what_was_compiled_or_refused_is_kept() -> None:
     async with lived(GrammarCompiler(main=FAKE_MAIN)) as compiler:
         first, second = await asyncio.gather(compiler.compile(regex("a")), compiler.compile(regex("a")))
-        assert first.network == second.network == b"1 a"
-        assert (await compiler.compile(regex("b"))).network == b"2 b"
+        assert first.compiled == second.compiled == b"1 a"
+        assert (await compiler.compile(regex("b"))).compiled == b"2 b"
         assert await failure_of(compiler, "refuse") == Failure(400, "no", "c", "p")
         assert await failure_of(compiler, "refuse") == Failure(400, "no", "c", "p")
-        assert (await compiler.compile(regex("c"))).network == b"4 c"
-        assert (await compiler.compile(regex("a"))).network == b"1 a"
+        assert (await compiler.compile(regex("c"))).compiled == b"4 c"
+        assert (await compiler.compile(regex("a"))).compiled == b"1 a"
 
 
 async def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,13 +100,13 @@ async def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async with lived(GrammarCompiler(main=FAKE_MAIN)) as compiler:
         for text in "abac":
             await compiler.compile(regex(text))
-        assert (await compiler.compile(regex("a"))).network == b"1 a"
-        assert (await compiler.compile(regex("b"))).network == b"4 b"
+        assert (await compiler.compile(regex("a"))).compiled == b"1 a"
+        assert (await compiler.compile(regex("b"))).compiled == b"4 b"
     monkeypatch.setattr(module, "MOST_KEPT_BYTES", 6)
     async with lived(GrammarCompiler(main=FAKE_MAIN)) as compiler:
         for text in "ab":
             await compiler.compile(regex(text))
-        assert (await compiler.compile(regex("a"))).network == b"3 a"
+        assert (await compiler.compile(regex("a"))).compiled == b"3 a"
 
 
 async def test_a_grammar_that_takes_too_long_is_refused_and_the_worker_replaced() -> None:
@@ -120,7 +120,7 @@ async def test_a_grammar_that_took_too_long_is_tried_again_when_asked_for_again(
     hangs_once = str(tmp_path / "was here")
     async with lived(GrammarCompiler(main=FAKE_MAIN, limit_s=1.0)) as compiler:
         assert (await failure_of(compiler, hangs_once)).code == "grammar_too_large"
-        assert (await compiler.compile(regex(hangs_once))).network == b"1 " + hangs_once.encode()
+        assert (await compiler.compile(regex(hangs_once))).compiled == b"1 " + hangs_once.encode()
 
 
 async def test_a_grammar_that_burns_the_workers_time_is_too_large() -> None:
@@ -138,7 +138,7 @@ async def test_the_death_of_the_worker_fails_its_grammar_alone() -> None:
         assert (died.status, died.code) == (503, "grammar_compiler_died")
         assert died.retry_after_s is not None
         assert not isinstance(made, BaseException)
-        assert made.network == b"1 a"
+        assert made.compiled == b"1 a"
 
 
 async def test_a_worker_that_died_meanwhile_is_replaced() -> None:
@@ -146,7 +146,7 @@ async def test_a_worker_that_died_meanwhile_is_replaced() -> None:
         await compiler.compile(regex("a"))
         assert compiler.pid is not None
         os.kill(compiler.pid, signal.SIGKILL)
-        assert (await compiler.compile(regex("b"))).network == b"1 b"
+        assert (await compiler.compile(regex("b"))).compiled == b"1 b"
 
 
 async def test_a_worker_that_cannot_be_started_is_told() -> None:
@@ -167,10 +167,10 @@ async def test_too_many_that_wait_are_turned_away_and_whoever_leaves_makes_room(
             await asyncio.sleep(0)
         pidfd = os.pidfd_open(compiler.pid)
         holding.cancel()
-        assert (await waiting).network == b"1 a"
+        assert (await waiting).compiled == b"1 a"
         assert select.select([pidfd], [], [], 30)[0] == [pidfd]  # the worker ended with the work nobody wanted
         os.close(pidfd)
-        assert (await compiler.compile(regex("b"))).network == b"2 b"
+        assert (await compiler.compile(regex("b"))).compiled == b"2 b"
         with pytest.raises(asyncio.CancelledError):
             await holding
 

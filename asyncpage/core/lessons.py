@@ -16,7 +16,7 @@ from dataclasses import replace
 from asyncpage.messages import Constraint, LearnGrammar, LearnVocabulary, Step
 
 MOST_GRAMMARS = 256
-MOST_BYTES = 32 << 20  # of networks; one that is longer is kept alone
+MOST_BYTES = 32 << 20  # of compiled grammars; one that is longer is kept alone
 
 
 class Lessons:
@@ -60,7 +60,7 @@ class Lessons:
 
     def _teach(self, constraint: Constraint, needed: Container[bytes]) -> LearnGrammar:
         """Room is made of what the step at hand does not need: of the oldest, which stand first."""
-        size = len(constraint.network)
+        size = len(constraint.compiled)
         forget = []
         while len(self._grammars) >= MOST_GRAMMARS or self._bytes + size > MOST_BYTES:
             digest = next(iter(self._grammars), None)

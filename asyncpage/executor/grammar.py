@@ -175,7 +175,7 @@ class Grammars:
                 for digest in lesson.forget:
                     self._compiled.pop(digest, None)
                     self._opened.pop(digest, None)
-                self._compiled[lesson.constraint.digest] = lesson.constraint.network
+                self._compiled[lesson.constraint.digest] = lesson.constraint.compiled
 
     def _begin(self, row: _Row) -> None:
         self._say(row, row.output)

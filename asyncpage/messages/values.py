@@ -38,15 +38,16 @@ def frontend_of(request: RequestId) -> int:
 class Constraint:
     """A compiled grammar that every token of an answer must follow.
 
-    `digest`: 16 bytes that name it. `network`: `grammar.network.Network` as bytes, which an executor is sent once.
+    `digest`: 16 bytes that name it. `compiled`: bytes that the grammar backend made and reads, or the built-in one (a
+    `grammar.network.Network`); an executor is sent them once.
     """
 
     digest: bytes
-    network: bytes
+    compiled: bytes
 
     @property
     def name(self) -> Constraint:
-        """The same without its network, for whoever has that already or must not keep it."""
+        """The name alone, for whoever has that already or must not keep it."""
         return Constraint(self.digest, b"")
 
 

@@ -194,7 +194,7 @@ class ToyRunner:
     def _add(self, new: NewRow) -> None:
         if new.row in self._rows:
             raise ProtocolError(f"row {new.row} is taken")
-        if (named := new.constraint) is not None and not named.network and named.digest not in self._grammars:
+        if (named := new.constraint) is not None and not named.compiled and named.digest not in self._grammars:
             raise ProtocolError(f"row {new.row} follows a grammar that was not told")
         tables = [dict(enumerate(np.frombuffer(table, dtype=np.int32).tolist())) for table in new.tables]
         self._rows[new.row] = _Row(array("i", new.tokens), new.computed, tables, new.pooling, [])

@@ -82,7 +82,7 @@ def test_the_far_end_has_what_a_step_names_and_never_too_much(
                 for digest in lesson.forget:
                     del far[digest]
                 assert lesson.constraint.digest not in far
-                far[lesson.constraint.digest] = len(lesson.constraint.network)
+                far[lesson.constraint.digest] = len(lesson.constraint.compiled)
             named = {new.constraint.digest for new in sent.added if new.constraint is not None}
             assert named == {bytes([number]) for number in numbers if number is not None}
             assert named <= far.keys()
