@@ -3,7 +3,8 @@
 The scheduler owns one. Counts advance when a step is scheduled (`launch`) and are settled when it returns
 (`settle`): a row has known and computed tokens, and every step makes computed catch up with known. A row that will
 have caught up samples, so one token more counts as known from then on, before anybody has seen it; that is what
-lets step N+1 be planned while N runs. Each step in flight has an immutable record.
+lets step N+1 be planned while N runs. Each step in flight has an immutable record. A row that turns out to be late,
+as what it may say was not known yet, is a token behind in the columns and in the records, which others replace.
 
 Columns run over all rows, the empty ones are 0 everywhere and so want nothing: at 256 rows an operation on a whole
 column takes half a microsecond, one through row numbers three. Requests are objects only when something happens to

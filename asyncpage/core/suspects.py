@@ -1,6 +1,6 @@
 """Which requests the steps in flight held, and how far each was to come: what a loss or a failed step makes suspect.
 
-The scheduler asks when it hears of one, and tells the quarantine.
+The scheduler asks when it hears of one, the planner what a step that came back got done; both tell the quarantine.
 
 INVARIANT: a request that has left its row since is never named.
 """

@@ -23,10 +23,11 @@ import torch
 from asyncpage.errors import AsyncpageError, ProtocolError
 from asyncpage.grammar.backend import Bits, Follower, Grammar, Reader
 from asyncpage.grammar.backend_registry import load_backend
+from asyncpage.grammar.builtin import BuiltinBackend
 from asyncpage.grammar.network import MAGIC
 from asyncpage.messages import Int32, LearnGrammar, LearnVocabulary, NewRow
 
-BUILTIN = "builtin"
+BUILTIN = BuiltinBackend.name
 
 MOST_BYTES = 256 << 20
 """What opened grammars take that are kept for rows to come, all together, as far as their backends know it."""
@@ -95,7 +96,7 @@ class Grammars:
     # --- what the runner calls ----------------------------------------------------------------------------------------
 
     def learn(self, lesson: LearnVocabulary | LearnGrammar) -> None:
-        """Take a vocabulary or a grammar; they are read when a row needs them."""
+        """Take a vocabulary, which is read at once, or a grammar, which is read when a row needs it."""
         self._submit(self._learn, lesson)
 
     def add(self, new: NewRow, tokens: Int32) -> None:

@@ -62,7 +62,7 @@ def answer(backend: GrammarBackend, request: bytes) -> bytes:
 
     try:
         source = GrammarSource(**json.loads(request))
-        # What the server composes itself, for tool calls, is no format of a library's.
+        # What the server composes itself, of calls and of what is thought before, is no format of a library's.
         compiled = (BuiltinBackend() if source.kind == "structure" else backend).compile(source)
         if len(compiled) <= MAX_BYTES:
             return OK + compiled

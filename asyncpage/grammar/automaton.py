@@ -1,8 +1,9 @@
 """A grammar at work: which tokens may come next, and where each leads.
 
-The executor keeps one for every grammar that its rows follow. States are sets of the network's configurations, made
-when they are first reached. States that no token can tell apart are of one kind (`likeness.py`), and have one mask:
-a walk of the lexicon's trie over a table of kinds by byte classes, level by level, for all tokens at once.
+The built-in backend keeps one for every grammar that is followed (`builtin.py`). States are sets of the network's
+configurations, made when they are first reached. States that no token can tell apart are of one kind (`likeness.py`),
+and have one mask: a walk of the lexicon's trie over a table of kinds by byte classes, level by level, for all tokens at
+once.
 
 INVARIANT: a token is in the mask of a state exactly when its bytes can be walked from there; states, stacks and
 closures are bounded, and what is past a bound raises `GrammarLimit`.

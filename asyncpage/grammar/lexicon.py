@@ -1,6 +1,6 @@
 """A vocabulary as a byte trie in columns, level by level: what a mask is walked over.
 
-The executor builds one from the token bytes that it is told; automata walk it (`automaton.py`).
+The built-in backend makes one of the token bytes that the executor was told; automata walk it (`automaton.py`).
 
 INVARIANT: nodes are numbered level by level and within a level in the order of their bytes, so a node's children are
 neighbours and come after every node of its own level.

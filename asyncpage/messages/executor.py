@@ -81,7 +81,7 @@ class Load:
 
 @record(frozen=True, slots=True, eq=False)
 class LearnVocabulary:
-    """What every token stands for, which masks are made of. Kept until the first row that follows a grammar.
+    """What every token stands for, which masks are made of. Told with the first grammar.
 
     `text`: the bytes of all tokens in a row, those of a control token as `grammar.control` has them; `lengths` [T]: of
     each, 0 for one that no grammar allows.
