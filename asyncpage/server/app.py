@@ -7,6 +7,8 @@ INVARIANT: a route is guarded unless it was added as public here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from aiohttp import web
 
 from asyncpage.config import ServerConfig
@@ -23,7 +25,7 @@ from asyncpage.server.openai.embedding_route import embeddings
 from asyncpage.server.openai.generate_routes import chat_completions, completions
 from asyncpage.server.openai.model_routes import get_model, list_models
 from asyncpage.server.openai.token_routes import detokenize, tokenize, tokenizer_info
-from asyncpage.server.openapi.routes import document_handler, page_handlers
+from asyncpage.server.openapi.routes import Handler, document_handler, page_handlers
 from asyncpage.server.pace import Pace
 from asyncpage.server.responses.routes import responses
 from asyncpage.server.site_check import SiteCheck
@@ -40,16 +42,24 @@ def create_app(engine: Engine, config: ServerConfig) -> web.Application:
     app = web.Application(middlewares=[envelope], client_max_size=config.max_body_bytes)
     comparison = None if config.index_comparison is None else read_index_comparison(config.index_comparison)
     app[CONTEXT] = Context(engine, config, Metrics(), Pace(engine.now), int(engine.wall()), comparison)
-    public = [route for prefix in dict.fromkeys(("", config.root_path)) for route in _add_routes(app, prefix)]
+    document = document_handler(config.root_path)
+    pages = [*((path, page_handler(file, kind)) for path, file, kind in PAGE_FILES), *page_handlers()]
+    public: list[web.AbstractRoute] = []
+    for prefix in dict.fromkeys(("", config.root_path)):
+        public += _add_routes(app.router, prefix, document, pages)
     gate = Gate(SiteCheck(config), ApiKeys(config.api_key), frozenset(route.resource for route in public))
     app.middlewares.append(gate.middleware())
     app.on_response_prepare.append(gate.add_headers)
     return app
 
 
-def _add_routes(app: web.Application, prefix: str) -> list[web.AbstractRoute]:
-    """Every route, with `prefix` before its path. Returns those that need no key."""
-    router, root_path = app.router, app[CONTEXT].config.root_path
+def _add_routes(
+    router: web.UrlDispatcher, prefix: str, document: Handler, pages: Sequence[tuple[str, Handler]]
+) -> list[web.AbstractRoute]:
+    """Every route, with `prefix` before its path. Returns those that need no key.
+
+    `document`: sends the description. `pages`: paths and what sends them; both are the same under every prefix.
+    """
     router.add_post(f"{prefix}/v1/chat/completions", chat_completions)
     router.add_post(f"{prefix}/v1/completions", completions)
     router.add_post(f"{prefix}/v1/responses", responses)
@@ -67,13 +77,12 @@ def _add_routes(app: web.Application, prefix: str) -> list[web.AbstractRoute]:
     router.add_get(f"{prefix}/load", load)
     router.add_get(f"{prefix}/version", version)
     router.add_get(f"{prefix}/metrics", metrics)
-    router.add_get(f"{prefix}/openapi.json", document_handler(root_path))
+    router.add_get(f"{prefix}/openapi.json", document)
     router.add_post(f"{prefix}/admin/reset_prefix_cache", reset_prefix_cache)
     router.add_get(f"{prefix}/debug/why/{{id}}", why)
     router.add_get(f"{prefix}/debug/block/{{block}}", look_at_block)
     router.add_get(f"{prefix}/events/kv", kv_events, allow_head=False)
     router.add_get(f"{prefix}/events/chart", chart_events, allow_head=False)
     public = [router.add_get(f"{prefix}/health", health)]
-    public += [router.add_get(prefix + path, page_handler(file, kind)) for path, file, kind in PAGE_FILES]
-    public += [router.add_get(prefix + path, handler) for path, handler in page_handlers()]
+    public += [router.add_get(prefix + path, handler) for path, handler in pages]
     return public
