@@ -168,7 +168,7 @@ test("an answer is read piece by piece: text, reasoning, calls, finish and usage
     { usage: { prompt_tokens: 1 } },
   ]);
   assert.deepEqual(sent, [
-    ["/v1/chat/completions", undefined, { seed: 1, model: "m", messages: [], stream: true, stream_options: { include_usage: true } }],
+    ["v1/chat/completions", undefined, { seed: 1, model: "m", messages: [], stream: true, stream_options: { include_usage: true } }],
   ]);
 });
 

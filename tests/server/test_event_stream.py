@@ -115,7 +115,7 @@ async def test_what_a_client_left_unread_goes_when_it_is_cut(serve) -> None:
             assert site.engine.cancelled[turn:] == [run.request]
             writer.close()
         async with asyncio.timeout(10.0):  # until its task has ended and the pace has let go of it
-            while any(isinstance(kept, ChunkWriter) for kept in gc.get_objects()):
+            while any(type(kept) is ChunkWriter for kept in gc.get_objects()):
                 await site.get("/health")
     finally:
         gc.enable()

@@ -149,7 +149,7 @@ def test_mistrals_markers_may_be_control_tokens_and_no_other_control_token_may_c
     part = BUILT_IN["mistral"](template).structure(CallRule((PING,), must_call=must_call, holds_all=True, most=1))
     words = [b"\xff[TOOL_CALLS]\xff", b"\xff[ARGS]\xff", b"\xff</s>\xff", b"[TOOL_CALLS]", b"Hi", b"ping-1", b"{}"]
     words += [b" [", b'{"name": "ping-1", "arguments": ', b"}]"]
-    automaton = Automaton(compile_source(to_source(part)), Lexicon(words))
+    automaton = Automaton(compile_source(to_source(part, "tools")), Lexicon(words))
     call = [0, 5, 1, 6] if template else [0, 7, 8, 6, 9]
     for answer in (call, [3, *call[1:]]) if must_call else (call, [4, *call], [4, 3, *call[1:]]):
         state = automaton.start
