@@ -4,9 +4,12 @@ import asyncio
 import gc
 import json
 import socket
+import weakref
+from typing import Any
 
 import pytest
 
+from asyncpage.server.generate import dialect
 from asyncpage.server.generate.chunk_writer import ChunkWriter
 
 
@@ -99,7 +102,15 @@ async def test_a_client_that_does_not_read_is_cut_and_harms_nobody_else(serve, l
     writer.close()
 
 
-async def test_what_a_client_left_unread_goes_when_it_is_cut(serve) -> None:
+async def test_what_a_client_left_unread_goes_when_it_is_cut(serve, monkeypatch) -> None:
+    living = weakref.WeakSet()
+
+    class Watched(ChunkWriter):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            living.add(self)
+
+    monkeypatch.setattr(dialect, "ChunkWriter", Watched)
     site = await serve(max_buffered_bytes=200_000)
     site.engine.max_model_len = 10**8
     site.engine.hold()
@@ -113,9 +124,10 @@ async def test_what_a_client_left_unread_goes_when_it_is_cut(serve) -> None:
             while run.request in site.engine.runs:
                 site.engine.step()
             assert site.engine.cancelled[turn:] == [run.request]
+            assert living
             writer.close()
         async with asyncio.timeout(10.0):  # until its task has ended and the pace has let go of it
-            while any(type(kept) is ChunkWriter for kept in gc.get_objects()):
+            while living:
                 await site.get("/health")
     finally:
         gc.enable()
