@@ -11,6 +11,7 @@ on its output tokens alone, so it comes again after a preemption or a restart; r
 from __future__ import annotations
 
 import sys
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -39,6 +40,10 @@ MOST_LIVING_BYTES = 1 << 30
 PATIENCE_S = 0.01
 """For which a step waits for masks: those of people's grammars take 1 to 6 ms when they are new, and 20 at the most."""
 
+MOST_LATE_S = 30.0
+"""After which a step waits for a late row, whoever else is in it. Masks that are bounded are known long before; one that
+hangs must cost this executor its step, and so its life: beside others its row would stay without an end for ever."""
+
 SWITCH_S = 5e-5
 """After which the thread gives way. 320 small matrix products take 91 ms alone, 208 beside a busy thread, and 6,143
 beside it with the interpreter's own 5 ms."""
@@ -62,7 +67,8 @@ class Allowed:
 class _Row:
     """`output`: what it had said when it came. `answer`: what the sampler gets, or why the row has failed.
 
-    `has_left`: nobody will ask, so what the thread had still to do for it is left undone.
+    `has_left`: nobody will ask, so what the thread had still to do for it is left undone. `since`: when the thread was
+    given what it does now, by the monotonic clock.
     """
 
     digest: bytes
@@ -73,6 +79,7 @@ class _Row:
     is_over: bool = False
     answer: Allowed | str = ""
     is_ready: bool = False
+    since: float = field(default_factory=time.monotonic)
     has_left: bool = False
     job: Future[None] | None = field(default=None, repr=False)
 
@@ -133,8 +140,9 @@ class Grammars:
             if (row := self._rows.get(number)) is not None
         ]
         if went_on:
+            now = time.monotonic()
             for row, _ in went_on:
-                row.is_ready = False
+                row.is_ready, row.since = False, now
             job = self._submit(self._go_on, went_on)
             for row, _ in went_on:
                 row.job = job
@@ -151,10 +159,14 @@ class Grammars:
         """What may come next in each of these rows, or why it has failed; None where that is not known yet.
 
         Waits a moment for all of them. `have_company`: others are in the step; without, it waits until one is known.
-        `has_waited`: the step has given other rows that moment.
+        `has_waited`: the step has given other rows that moment. Rows that are late for too long are waited for.
         """
         rows = [self._rows[number] for number in numbers]
         jobs = [row.job for row in rows if row.job is not None]
+        now = time.monotonic()
+        for row in rows:
+            if not row.is_ready and row.job is not None and now - row.since > MOST_LATE_S:
+                row.job.result()
         patience_s = 0.0 if has_waited and have_company else PATIENCE_S
         until = ALL_COMPLETED
         while True:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from unittest.mock import patch
 
 import numpy as np
@@ -365,6 +366,23 @@ def test_nothing_is_done_for_rows_that_have_left_before_it_was_their_turn(rows: 
         assert not rows.step({row: prefers(1) for row in (17, 18, 19)}).failed
     assert len(asked) == 3
     assert [rows.output(row) for row in (17, 18, 19)] == [[b"a"]] * 3
+
+
+def test_a_step_waits_for_a_row_that_is_late_for_too_long_so_that_one_that_hangs_is_not_left_without_an_end(
+    rows: Rows,
+) -> None:
+    goes_on = threading.Event()
+    rows.sampler.grammars._submit(lambda _: goes_on.wait(), None)
+    rows.add(0, rows.learn(A_OR_B))
+    rows.add(1, None)
+    with patch.object(grammars, "PATIENCE_S", 0.0), ThreadPoolExecutor(1) as other:
+        assert rows.step({0: prefers(2), 1: prefers(8)}).late == (0,)
+        with patch.object(grammars, "MOST_LATE_S", -1.0):
+            step = other.submit(rows.step, {0: prefers(2), 1: prefers(8)})
+            assert not wait([step], 0.2).done
+            goes_on.set()
+            assert step.result().late == ()
+    assert rows.output(0) == [b"b"]
 
 
 def test_without_company_a_step_waits_until_one_of_its_rows_may_say_something(rows: Rows) -> None:
