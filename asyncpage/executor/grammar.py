@@ -41,8 +41,8 @@ PATIENCE_S = 0.01
 """For which a step waits for masks: those of people's grammars take 1 to 6 ms when they are new, and 20 at the most."""
 
 MOST_LATE_S = 30.0
-"""After which a step waits for a late row, whoever else is in it. Masks that are bounded are known long before; one that
-hangs must cost this executor its step, and so its life: beside others its row would stay without an end for ever."""
+"""After which a step waits for a late row, whoever else is in it. Masks that are bounded are known long before. A mask
+that hangs must cost this executor its step, and so its life: beside others its row would never have an end."""
 
 SWITCH_S = 5e-5
 """After which the thread gives way. 320 small matrix products take 91 ms alone, 208 beside a busy thread, and 6,143

@@ -20,7 +20,7 @@ from asyncpage.server.generate.answer_format import read_answer_format
 from asyncpage.server.generate.call_fields import Setting, read_model, read_options, read_sampling
 from asyncpage.server.generate.template_fields import check_template, read_template_kwargs
 from asyncpage.server.generate.tool_fields import ReplyPlan, plan_reply
-from asyncpage.server.generate.unsupported import EVERYWHERE, refuse
+from asyncpage.server.generate.unsupported import EVERYWHERE, refuse, refuse_elsewhere
 from asyncpage.server.json_body import JsonBody, check_values
 
 _REFUSED = {**EVERYWHERE, "container": "containers", "mcp_servers": "servers of tools"}
@@ -39,9 +39,7 @@ def read_message(body: JsonBody, setting: Setting) -> Call:
     fields = Fields(body.fields)
     model = read_model(fields, setting)
     refuse(fields, _REFUSED)
-    for name, own in _ELSEWHERE.items():
-        if fields.value(name):
-            raise invalid(f"{name} is not a field of /v1/messages: see {own}", param=name)
+    refuse_elsewhere(fields, "/v1/messages", _ELSEWHERE)
     prompt, plan = _read_prompt(fields, setting)
     max_tokens = fields.integer("max_tokens", low=1, high=2**31 - 1)
     if max_tokens is None:

@@ -32,7 +32,7 @@ _REFUSED: dict[str, str] = {
 }
 
 # Accepted without effect: they steer a service around the model, or say what clients may leave to the server.
-_WITHOUT_EFFECT = (
+WITHOUT_EFFECT = (
     "user",
     "metadata",
     "store",
@@ -56,8 +56,15 @@ def refuse_unsupported(fields: Fields) -> None:
         raise unsupported("function_call", f"{_TOOLS} by function_call (tool_choice has them)")
     if fields.value("modalities") not in (None, ["text"]):
         raise unsupported("modalities", "anything but text")
-    for name in _WITHOUT_EFFECT:
+    for name in WITHOUT_EFFECT:
         fields.value(name)
+
+
+def refuse_elsewhere(fields: Fields, route: str, names: Mapping[str, str]) -> None:
+    """Refuse each of `names` that a body has a value for; each comes with what has it instead. Errors: 400."""
+    for name, own in names.items():
+        if fields.value(name):
+            raise invalid(f"{name} is not a field of {route}: see {own}", param=name)
 
 
 def refuse_tools(fields: Fields) -> None:

@@ -14,6 +14,7 @@ from asyncpage.core.sampling import (
     MAX_TOP_LOGPROBS,
 )
 from asyncpage.server.generate.call_fields import MAX_SALT, MAX_STOP_TOKEN_IDS, MAX_TIMEOUT_S
+from asyncpage.server.generate.unsupported import WITHOUT_EFFECT as NAMES_WITHOUT_EFFECT
 from asyncpage.server.openapi.schema import (
     Json,
     any_of,
@@ -94,22 +95,8 @@ ENGINE: dict[str, Json] = {
     ),
 }
 
-# Accepted, because clients send them to every server; without any effect here.
-WITHOUT_EFFECT: dict[str, Json] = {
-    name: anything("Accepted without effect.")
-    for name in (
-        "user",
-        "metadata",
-        "store",
-        "service_tier",
-        "reasoning_effort",
-        "verbosity",
-        "safety_identifier",
-        "prompt_cache_key",
-        "prediction",
-        "request_id",
-    )
-}
+# Accepted, because clients send them to every server.
+WITHOUT_EFFECT: dict[str, Json] = {name: anything("Accepted without effect.") for name in NAMES_WITHOUT_EFFECT}
 
 REFUSED: dict[str, Json] = {
     "adapter": refused("adapters"),

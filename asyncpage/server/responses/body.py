@@ -20,7 +20,7 @@ from asyncpage.server.generate.answer_format import read_answer_format
 from asyncpage.server.generate.call_fields import Setting, read_model, read_options, read_sampling
 from asyncpage.server.generate.template_fields import check_template, read_template_kwargs
 from asyncpage.server.generate.tool_fields import plan_reply
-from asyncpage.server.generate.unsupported import EVERYWHERE, refuse, unsupported
+from asyncpage.server.generate.unsupported import EVERYWHERE, refuse, refuse_elsewhere, unsupported
 from asyncpage.server.json_body import JsonBody, check_values
 from asyncpage.server.responses.input import read_input
 from asyncpage.server.responses.tools import read_response_tools, shown_tools
@@ -66,9 +66,7 @@ def read_response(body: JsonBody, setting: Setting) -> Call:
     fields = Fields(body.fields)
     model = read_model(fields, setting)
     refuse(fields, _REFUSED)
-    for name, own in _ELSEWHERE.items():
-        if fields.value(name):
-            raise invalid(f"{name} is not a field of /v1/responses: see {own}", param=name)
+    refuse_elsewhere(fields, "/v1/responses", _ELSEWHERE)
     if fields.value("truncation") not in (None, "disabled"):
         raise unsupported("truncation", "leaving out parts of the input (only 'disabled' is)")
     check_template(setting, "input")
