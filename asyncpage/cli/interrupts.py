@@ -28,7 +28,10 @@ class Interrupts:
 
     @contextlib.contextmanager
     def listening(self, at_first: Callable[[], object]) -> Iterator[None]:
-        """Take both signals over for as long as the block runs; `at_first` is called when the first one comes."""
+        """Take both signals over for as long as the block runs; `at_first` is called when the first one comes.
+
+        Afterwards both are ignored: the command is over, and one more signal must not change its exit code.
+        """
         loop = asyncio.get_running_loop()
         self._at_first = at_first
         for number in _SIGNALS:
@@ -38,6 +41,8 @@ class Interrupts:
         finally:
             for number in _SIGNALS:
                 loop.remove_signal_handler(number)
+                # Not a handler of ours: Python takes those back to the default while it ends.
+                signal.signal(number, signal.SIG_IGN)
 
     async def unless_shutdown(self, work: Coroutine[Any, Any, _T]) -> _T | None:
         """The result of `work`, or None when `shutdown` came first: it is cancelled then and has cleaned up."""

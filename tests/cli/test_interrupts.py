@@ -5,10 +5,40 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 
 import pytest
 
 from asyncpage.cli.interrupts import Interrupts
+
+# A signal behind the block, one when the loop is gone, and one while the interpreter ends.
+LATE = """
+import asyncio, atexit, os, signal, sys
+from asyncpage.cli.interrupts import Interrupts
+from asyncpage.cli.loop import new_runner
+
+number = int(sys.argv[1])
+
+async def serve():
+    with Interrupts().listening(lambda: None):
+        pass
+    os.kill(os.getpid(), number)
+
+atexit.register(os.kill, os.getpid(), number)
+with new_runner() as runner:
+    runner.run(serve())
+os.kill(os.getpid(), number)
+"""
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 async def never() -> None:
@@ -30,6 +60,14 @@ async def test_the_first_signal_asks_for_an_end_and_the_second_insists(number: s
         os.kill(os.getpid(), number)
         await interrupts.abort.wait()
     assert told == [False]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_a_command_that_is_over_does_not_change_its_exit_code(number: signal.Signals) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", LATE, str(int(number))], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 async def test_work_that_nobody_interrupts_gives_its_result() -> None:
