@@ -38,7 +38,8 @@ from asyncpage.messages import (
 )
 from asyncpage.server.fields import Fields
 from asyncpage.server.generate.call_fields import Setting
-from asyncpage.server.generate.tool_fields import ReplyPlan, Tool, ToolUse
+from asyncpage.server.generate.reply_plan import ReplyPlan
+from asyncpage.server.generate.tool_use import ToolUse
 from asyncpage.server.http_server import HttpServer
 from asyncpage.simulation.stand_in import simulated_handshake
 from asyncpage.text.reasoning.parser import ReasoningParser
@@ -46,6 +47,7 @@ from asyncpage.text.reasoning.think import DeepSeekR1
 from asyncpage.text.reply import CallArguments, CallBegun, CallEnded, ContentPart, ReasoningPart, ReplyPart
 from asyncpage.text.tools.hermes import Hermes
 from asyncpage.text.tools.parser import ToolParser
+from asyncpage.text.tools.tool import Tool
 
 EOS = 256
 VOCAB = 257

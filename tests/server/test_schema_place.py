@@ -15,9 +15,10 @@ from asyncpage.messages import Constraint
 from asyncpage.server.anthropic.body import read_message
 from asyncpage.server.call import Call
 from asyncpage.server.fields import Fields
+from asyncpage.server.generate.reply_plan import plan_reply
 from asyncpage.server.generate.schema_place import place_in_request
 from asyncpage.server.generate.structured_fields import compile_call
-from asyncpage.server.generate.tool_fields import plan_reply, read_tools
+from asyncpage.server.generate.tool_fields import read_tools
 from asyncpage.server.json_body import parse_object
 from asyncpage.server.openai.chat_body import read_chat
 from asyncpage.server.responses.body import read_response

@@ -15,12 +15,15 @@ from asyncpage.grammar.source import GrammarSource
 from asyncpage.messages import ChatPrompt
 from asyncpage.server.fields import Fields
 from asyncpage.server.generate.call_fields import Setting
-from asyncpage.server.generate.tool_fields import MAX_TOOLS, ReplyPlan, Tool, ToolUse, plan_reply, read_tools
+from asyncpage.server.generate.reply_plan import ReplyPlan, plan_reply
+from asyncpage.server.generate.tool_fields import MAX_TOOLS, read_tools
+from asyncpage.server.generate.tool_use import ToolUse
 from asyncpage.text.reasoning.think import DeepSeekR1, MistralThink
 from asyncpage.text.reply import CallBegun, ContentPart, PlainReader, ReasoningPart, ReplyPart
 from asyncpage.text.tools.hermes import Hermes
 from asyncpage.text.tools.mistral import Mistral
 from asyncpage.text.tools.registry import BUILT_IN
+from asyncpage.text.tools.tool import Tool
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "Tells it", "parameters": SCHEMA}}

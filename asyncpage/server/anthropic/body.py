@@ -18,8 +18,8 @@ from asyncpage.server.failure import invalid
 from asyncpage.server.fields import Fields
 from asyncpage.server.generate.answer_format import read_answer_format
 from asyncpage.server.generate.call_fields import Setting, read_model, read_options, read_sampling
+from asyncpage.server.generate.reply_plan import ReplyPlan, plan_reply
 from asyncpage.server.generate.template_fields import check_template, read_template_kwargs
-from asyncpage.server.generate.tool_fields import ReplyPlan, plan_reply
 from asyncpage.server.generate.unsupported import EVERYWHERE, refuse, refuse_elsewhere
 from asyncpage.server.json_body import JsonBody, check_values
 

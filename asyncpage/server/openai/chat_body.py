@@ -23,9 +23,10 @@ from asyncpage.server.generate.call_fields import (
     read_sampling,
     read_stream,
 )
+from asyncpage.server.generate.reply_plan import plan_reply
 from asyncpage.server.generate.structured_fields import read_structured
 from asyncpage.server.generate.template_fields import MAX_NAME, check_template, read_arguments, read_template_kwargs
-from asyncpage.server.generate.tool_fields import plan_reply, read_tools
+from asyncpage.server.generate.tool_fields import read_tools
 from asyncpage.server.generate.unsupported import refuse_unsupported, unsupported
 from asyncpage.server.json_body import JsonBody, check_values
 

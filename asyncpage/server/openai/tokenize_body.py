@@ -13,8 +13,9 @@ from asyncpage.messages import Prompt, TextPrompt
 from asyncpage.server.failure import invalid
 from asyncpage.server.fields import Fields, wrong_type
 from asyncpage.server.generate.call_fields import Setting, read_model
+from asyncpage.server.generate.reply_plan import plan_reply
 from asyncpage.server.generate.token_ids import read_token_ids
-from asyncpage.server.generate.tool_fields import plan_reply, read_tools
+from asyncpage.server.generate.tool_fields import read_tools
 from asyncpage.server.json_body import JsonBody, check_values
 from asyncpage.server.openai.chat_body import read_messages
 

@@ -18,8 +18,8 @@ from asyncpage.server.failure import invalid
 from asyncpage.server.fields import Fields, shown, wrong_type
 from asyncpage.server.generate.answer_format import read_answer_format
 from asyncpage.server.generate.call_fields import Setting, read_model, read_options, read_sampling
+from asyncpage.server.generate.reply_plan import plan_reply
 from asyncpage.server.generate.template_fields import check_template, read_template_kwargs
-from asyncpage.server.generate.tool_fields import plan_reply
 from asyncpage.server.generate.unsupported import EVERYWHERE, refuse, refuse_elsewhere, unsupported
 from asyncpage.server.json_body import JsonBody, check_values
 from asyncpage.server.responses.input import read_input

@@ -13,7 +13,8 @@ from typing import Any
 from asyncpage.server.failure import invalid
 from asyncpage.server.fields import Fields, shown
 from asyncpage.server.generate.renaming import renamed
-from asyncpage.server.generate.tool_fields import ToolUse, read_tools
+from asyncpage.server.generate.tool_fields import read_tools
+from asyncpage.server.generate.tool_use import ToolUse
 
 _NAMES = (
     (r"tools\.(\d+)\.function", r"tools.\1"),
