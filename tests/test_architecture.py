@@ -105,6 +105,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("cli", "backends.registry"): "'asyncpage backends' asks the registry itself; it is readable without torch",
     ("cli", "backends.contract"): "the question is made of the contract's values",
     ("cli", "backends.device"): "the same, for the device",
+    ("models", "core.plugin_group"): "families of models are plugins, found and checked like all others",
     ("grammar", "core.plugin_group"): "backends of grammars are plugins, found and checked like all others",
     ("grammar", "pipes.tether"): "the compile worker is a child process and must not outlive its parent",
     ("text", "grammar.source"): "a parser says what an answer must look like; the source of a grammar is a value",

@@ -22,9 +22,10 @@ Plugin = TypeVar("Plugin")
 class PluginGroup(Generic[Plugin]):
     """One group of entry points.
 
-    `what`: what a plugin of it is called, in lower case. `flag`: the one that names it. `api`: the contract's newest
-    version. `built_in`: classes by name; they need no entry point, so an installation that is older than one has it
-    all the same. `breaches`: where a class breaks the contract's form, beside its version and its name.
+    `what`: what a plugin of it is called, in lower case. `flag`: the one that names it, None where no flag does.
+    `api`: the contract's newest version. `built_in`: classes by name; they need no entry point, so an installation
+    that is older than one has it all the same. `breaches`: where a class breaks the contract's form, beside its version
+    and its name.
     """
 
     def __init__(
@@ -32,7 +33,7 @@ class PluginGroup(Generic[Plugin]):
         group: str,
         *,
         what: str,
-        flag: str,
+        flag: str | None,
         api: int,
         built_in: Mapping[str, type[Plugin]],
         breaches: Callable[[Any], Sequence[str]],
@@ -67,7 +68,8 @@ class PluginGroup(Generic[Plugin]):
             return built_in(*arguments)
         if not found:
             *most, last = self.names()
-            raise UsageError(f"There is no {self._what} {name!r}; {self._flag} takes {', '.join(most)} or {last}.")
+            takes = f"{self._flag} takes" if self._flag else "there is"
+            raise UsageError(f"There is no {self._what} {name!r}; {takes} {', '.join(most)} or {last}.")
         return self._made(found[0], arguments)
 
     def _made(self, entry: EntryPoint, arguments: Sequence[object]) -> Plugin:
@@ -96,9 +98,9 @@ class PluginGroup(Generic[Plugin]):
         return (*nameless, *self._breaches(plugin))
 
     def _refused(self, entry: EntryPoint, reason: str) -> UsageError:
+        other = f", or pass {self._flag} with one of {', '.join(self.built_in)}" if self._flag else " or uninstall it"
         return UsageError(
-            f"{self._what.capitalize()} {entry.name!r} ({_origin(entry)}) cannot be used: {reason}. "
-            f"Mend it, or pass {self._flag} with one of {', '.join(self.built_in)}."
+            f"{self._what.capitalize()} {entry.name!r} ({_origin(entry)}) cannot be used: {reason}. Mend it{other}."
         )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from asyncpage.backends.contract import ITEM_BYTES, DeviceInfo
+from asyncpage.backends.contract import DeviceInfo
 from asyncpage.errors import UsageError
 from asyncpage.executor import memory
 from asyncpage.executor.batch import BatchShape
@@ -25,7 +25,7 @@ from asyncpage.executor.encoder_runner import EncoderRunner
 from asyncpage.formats.sentence_model import read_sentence_model
 from asyncpage.machine import read_memory
 from asyncpage.messages import Handshake, LayerGroup, Load
-from asyncpage.models.registry import build_encoder
+from asyncpage.models.registry import build_encoder, outline_encoder
 from asyncpage.weights.checkpoint import Checkpoint
 
 _KV_SETTINGS: Mapping[str, Any] = {
@@ -45,9 +45,10 @@ def load_encoder(load: Load, checkpoint: Checkpoint, device: DeviceInfo, dtype: 
             raise UsageError(f"an encoder keeps no KV cache, so --{name.replace('_', '-')} means nothing; leave it out")
     if settings.get("kv_arena_fd") is not None:
         raise UsageError("an encoder keeps no KV cache, so --kv-offload-gb and --kv-dir mean nothing; leave them out")
-    if device.kind == "cpu":
-        memory.check_encoder(checkpoint.config, ITEM_BYTES[dtype], available=read_memory().available)
     torch_dtype = getattr(torch, dtype)
+    if device.kind == "cpu":
+        outline = outline_encoder(checkpoint.config, torch_dtype)
+        memory.check_encoder(outline.weight_bytes, available=read_memory().available)
     model = build_encoder(
         checkpoint.config, lambda name: checkpoint.tensor(name, torch_dtype), torch_dtype, device.torch_device
     )

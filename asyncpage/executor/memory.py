@@ -7,9 +7,7 @@ INVARIANT: a pool that this grants holds one request of the full context and lea
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from asyncpage.errors import UsageError
 
@@ -80,68 +78,31 @@ def pool_blocks(demand: PoolDemand, available_bytes: int) -> int:
     return blocks
 
 
-def check_model(
-    config: Mapping[str, Any],
-    item_bytes: int,
-    kv_item_bytes: int,
-    *,
-    tokens: int,
-    kv_bytes: int | None,
-    available: int,
-) -> None:
+def check_model(weight_bytes: int, demand: PoolDemand, *, available: int) -> None:
     """Refuse a model that cannot fit, before its weights are read.
 
-    The KV cache must hold `tokens` tokens, or takes the `kv_bytes` that the user asked for.
+    The KV pool must hold one request of `max_model_len` tokens, or is as large as the user asked for.
     Errors: `UsageError` with what is needed, what was found and the flags to turn.
     """
-    weights = _weights_bytes(config, item_bytes)
-    pool = 2 * tokens * _kv_width(config) * kv_item_bytes if kv_bytes is None else kv_bytes
-    if weights + pool + WORKING_BYTES > available:
-        for_what = f"the KV cache of {tokens} tokens" if kv_bytes is None else "the KV pool asked for"
-        turn = "--max-model-len or --num-kv-blocks" if kv_bytes is None else "--kv-cache-bytes"
+    asked = demand.asked_blocks
+    pool = demand.block_bytes * (demand.blocks_for(demand.max_model_len) + 1 if asked is None else asked)
+    if weight_bytes + pool + WORKING_BYTES > available:
+        for_what = f"the KV cache of {demand.max_model_len} tokens" if asked is None else "the KV pool asked for"
+        turn = "--max-model-len" if asked is None else "--num-kv-blocks or --kv-cache-bytes"
         raise UsageError(
-            f"too little memory: {gib(weights)} of weights, {gib(pool)} for {for_what} and {gib(WORKING_BYTES)} to "
-            f"work with are needed, {gib(available)} are available; lower {turn}, use --dtype bfloat16, free some "
+            f"too little memory: {gib(weight_bytes)} of weights, {gib(pool)} for {for_what} and {gib(WORKING_BYTES)} "
+            f"to work with are needed, {gib(available)} are available; lower {turn}, use --dtype bfloat16, free some "
             "or serve a smaller model"
         )
 
 
-def check_encoder(config: Mapping[str, Any], item_bytes: int, *, available: int) -> None:
+def check_encoder(weight_bytes: int, *, available: int) -> None:
     """Refuse an encoder that cannot fit, before its weights are read. Errors: `UsageError`, as `check_model`."""
-    hidden = _count(config, "hidden_size")
-    layers = _count(config, "num_hidden_layers") * (4 * hidden + 2 * _count(config, "intermediate_size")) * hidden
-    weights = item_bytes * (
-        layers + (_count(config, "vocab_size") + _count(config, "max_position_embeddings")) * hidden
-    )
-    if weights + WORKING_BYTES > available:
+    if weight_bytes + WORKING_BYTES > available:
         raise UsageError(
-            f"too little memory: {gib(weights)} of weights and {gib(WORKING_BYTES)} to work with are needed, "
+            f"too little memory: {gib(weight_bytes)} of weights and {gib(WORKING_BYTES)} to work with are needed, "
             f"{gib(available)} are available; use --dtype bfloat16, free some or serve a smaller model"
         )
-
-
-def _weights_bytes(config: Mapping[str, Any], item_bytes: int) -> int:
-    """About what a dense decoder's weights take: its projections and embeddings, which are all but a thousandth.
-
-    What a config does not tell counts as nothing: the model's own check names it.
-    """
-    hidden = _count(config, "hidden_size")
-    attention = 2 * hidden * (_count(config, "num_attention_heads") * _count(config, "head_dim"))
-    attention += 2 * hidden * _count(config, "num_key_value_heads") * _count(config, "head_dim")
-    feed_forward = 3 * hidden * _count(config, "intermediate_size")
-    tables = 1 if config.get("tie_word_embeddings") else 2
-    layers = _count(config, "num_hidden_layers") * (attention + feed_forward)
-    return item_bytes * (layers + tables * _count(config, "vocab_size") * hidden)
-
-
-def _kv_width(config: Mapping[str, Any]) -> int:
-    """Numbers that a token's keys take in all layers; its values take as many."""
-    return _count(config, "num_hidden_layers") * _count(config, "num_key_value_heads") * _count(config, "head_dim")
-
-
-def _count(config: Mapping[str, Any], name: str) -> int:
-    value = config.get(name)
-    return value if isinstance(value, int) else 0
 
 
 def gib(count: int) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from asyncpage.backends.contract import ITEM_BYTES, DeviceInfo, KVLayout, Limits
+from asyncpage.backends.contract import DeviceInfo, KVLayout, Limits
 from asyncpage.backends.device import present_device
 from asyncpage.backends.registry import choose
 from asyncpage.errors import UsageError
@@ -30,8 +30,8 @@ from asyncpage.executor.process import Runner
 from asyncpage.machine import read_cores, read_memory
 from asyncpage.messages import Handshake, Load
 from asyncpage.models.model import Model
-from asyncpage.models.registry import build_model, is_encoder
-from asyncpage.weights.checkpoint import Checkpoint, open_checkpoint
+from asyncpage.models.registry import build_model, is_encoder, outline_model
+from asyncpage.weights.checkpoint import open_checkpoint
 
 
 def load_runner(load: Load) -> Runner:
@@ -45,21 +45,25 @@ def load_runner(load: Load) -> Runner:
     if device.kind == "cpu":
         torch.set_num_threads(settings["cpu_threads"] or max(1, int(read_cores())))
     dtype = _dtype(settings["dtype"], device)
+    torch_dtype = getattr(torch, dtype)
     kv_dtype = dtype if settings["kv_cache_dtype"] == "auto" else settings["kv_cache_dtype"]
     checkpoint = open_checkpoint(Path(settings["model_path"]))
     try:
         if is_encoder(checkpoint.config):
             return load_encoder(load, checkpoint, device, dtype)
+        outline = outline_model(checkpoint.config, torch_dtype)
+        specs = outline.model.specs(kv_dtype, settings["block_size"])
+        backend = choose(settings["attention_backend"], specs, device)
+        layout = shared_layout(backend, specs, device)
+        demand = _demand(settings, outline.model, layout)
         if device.kind == "cpu":
-            _check_memory(checkpoint.config, settings, dtype, kv_dtype)
-        model = _build(checkpoint, dtype, device)
+            memory.check_model(outline.weight_bytes, demand, available=read_memory().available)
+        model = build_model(
+            checkpoint.config, lambda name: checkpoint.tensor(name, torch_dtype), torch_dtype, device.torch_device
+        )
         fingerprint = checkpoint.fingerprint
     finally:
         checkpoint.close()
-    specs = model.specs(kv_dtype, settings["block_size"])
-    backend = choose(settings["attention_backend"], specs, device)
-    layout = shared_layout(backend, specs, device)
-    demand = _demand(settings, model, layout)
     available = _available(device)
     if device.kind == "cpu":
         available -= settings.get("kv_arena_bytes", 0)  # which is not taken yet
@@ -104,33 +108,6 @@ def load_runner(load: Load) -> Runner:
         max_tokens=limits.max_tokens,
     )
     return ModelRunner(handshake, model, attention, shape, settings["grammar_backend"])
-
-
-def _check_memory(config: Mapping[str, Any], settings: Mapping[str, Any], dtype: str, kv_dtype: str) -> None:
-    """The first look: what the config tells of weights and KV; the pool itself is sized when the model is there."""
-    tokens = settings["max_model_len"]
-    kv_bytes = settings["kv_cache_bytes"]
-    if tokens is None:
-        tokens = int(config.get("max_position_embeddings") or 0)
-        # A scaled context may be usable in its original part only.
-        tokens = min(tokens, int((config.get("rope_scaling") or {}).get("original_max_position_embeddings", tokens)))
-    if settings["num_kv_blocks"] is not None:
-        tokens = settings["num_kv_blocks"] * settings["block_size"]
-    memory.check_model(
-        config,
-        ITEM_BYTES[dtype],
-        ITEM_BYTES[kv_dtype],
-        kv_bytes=kv_bytes,
-        tokens=tokens,
-        available=read_memory().available,
-    )
-
-
-def _build(checkpoint: Checkpoint, dtype: str, device: DeviceInfo) -> Model:
-    torch_dtype = getattr(torch, dtype)
-    return build_model(
-        checkpoint.config, lambda name: checkpoint.tensor(name, torch_dtype), torch_dtype, device.torch_device
-    )
 
 
 def _dtype(asked: str, device: DeviceInfo) -> str:

@@ -7,18 +7,18 @@ Source: Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers", 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from asyncpage.errors import ModelError
-from asyncpage.models.config import whole
-from asyncpage.models.layers import LayerNorm, Linear
+from asyncpage.models.config import Config, refuse_unless, whole
+from asyncpage.models.layers import LayerNorm, RowMap
 from asyncpage.models.parameter import Parameters
 
 
@@ -36,20 +36,18 @@ class BertConfig:
     kinds: int
 
     @classmethod
-    def parse(cls, config: Mapping[str, Any]) -> BertConfig:
+    def parse(cls, config: Config) -> BertConfig:
         """Read Hugging Face's names. Errors: `ModelError` naming the field, what was found and what would do."""
         hidden_size, heads = whole(config, "hidden_size"), whole(config, "num_attention_heads")
         if hidden_size % heads:
             raise ModelError(f"config: hidden_size ({hidden_size}) is no multiple of num_attention_heads ({heads})")
-        for name, neutral, known in (
-            ("hidden_act", "gelu", "gelu"),
-            ("position_embedding_type", "absolute", "absolute"),
-            ("is_decoder", False, "false"),
-            ("add_cross_attention", False, "false"),
-        ):
-            found = config.get(name)
-            if found not in (None, neutral):
-                raise ModelError(f"config: {name} {found!r} is not supported by BertModel; {known} is")
+        refuse_unless(
+            config,
+            hidden_act=("gelu",),
+            position_embedding_type=("absolute",),
+            is_decoder=(False,),
+            add_cross_attention=(False,),
+        )
         norm_eps = config.get("layer_norm_eps", 1e-12)
         if not isinstance(norm_eps, float | int) or not 0 <= norm_eps < 1:
             raise ModelError(f"config: layer_norm_eps must be a small positive number, found {norm_eps!r}")
@@ -63,6 +61,18 @@ class BertConfig:
             max_positions=whole(config, "max_position_embeddings", 512),
             kinds=whole(config, "type_vocab_size", 2),
         )
+
+
+class Bert:
+    """See `family.Family`."""
+
+    api: ClassVar[int] = 1
+    name: ClassVar[str] = "BERT"
+    kind: ClassVar[Literal["decoder", "encoder"]] = "encoder"
+    architectures: ClassVar[tuple[str, ...]] = ("BertModel",)
+
+    def build(self, config: Config, parameters: Parameters) -> BertModel:
+        return BertModel(BertConfig.parse(config), parameters)
 
 
 class BertModel:
@@ -97,10 +107,7 @@ class BertLayer:
         hidden, inner = config.hidden_size, config.intermediate_size
         self._heads, self._head_dim = config.heads, hidden // config.heads
         parts = tuple(f"{prefix}attention.self.{name}" for name in ("query", "key", "value"))
-        self._qkv = Linear(
-            parameters.join(tuple(f"{part}.weight" for part in parts), (hidden,) * 3, hidden),
-            parameters.join(tuple(f"{part}.bias" for part in parts), (hidden,) * 3),
-        )
+        self._qkv = parameters.linear(parts, (hidden,) * 3, hidden, is_biased=True)
         self._output = _linear(parameters, f"{prefix}attention.output.dense", hidden, hidden)
         self._attention_norm = _norm(parameters, f"{prefix}attention.output.LayerNorm", config)
         self._up = _linear(parameters, f"{prefix}intermediate.dense", inner, hidden)
@@ -123,8 +130,8 @@ class BertLayer:
         return torch.cat(parts)
 
 
-def _linear(parameters: Parameters, name: str, rows: int, columns: int) -> Linear:
-    return Linear(parameters.take(f"{name}.weight", rows, columns), parameters.take(f"{name}.bias", rows))
+def _linear(parameters: Parameters, name: str, rows: int, columns: int) -> RowMap:
+    return parameters.linear([name], [rows], columns, is_biased=True)
 
 
 def _norm(parameters: Parameters, name: str, config: BertConfig) -> LayerNorm:

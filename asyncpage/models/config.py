@@ -1,25 +1,27 @@
-"""What a model of the Llama shape is made of, read from a `config.json`'s vocabulary and checked.
+"""Reads a `config.json`'s vocabulary: its fields one by one, and the sizes that all decoders have.
 
-`registry` calls `ModelConfig.parse` before any weight is read.
+Families call it before any weight is read, with their defaults already under what the file says.
 
-INVARIANT: a value that would be ignored although it changes the answer is refused by name.
+INVARIANT: a field of the wrong kind is refused by name, with what was found and what would do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from asyncpage.errors import ModelError
-from asyncpage.models.rope import RopeSettings
+from asyncpage.models.layers import ACTIVATIONS, RowMap
+
+Config = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class ModelConfig:
-    """Sizes in items; `windows`: per layer, tokens a query sees (itself included), 0 for all."""
+class DecoderSizes:
+    """Sizes in items, and what else is the same in every layer of a decoder."""
 
-    architecture: str
     vocab_size: int
     hidden_size: int
     intermediate_size: int
@@ -29,23 +31,19 @@ class ModelConfig:
     head_dim: int
     norm_eps: float
     max_positions: int
-    rope: RopeSettings
-    windows: tuple[int, ...]
-    tied_head: bool
-    attention_bias: bool
-    mlp_bias: bool
+    is_tied: bool
+    activation: RowMap
 
     @classmethod
-    def parse(cls, architecture: str, config: Mapping[str, Any], *, windowed: bool) -> ModelConfig:
-        """Read Hugging Face's names; `windowed`: this architecture obeys `sliding_window`.
+    def parse(cls, config: Config, *, activation: str = "hidden_act") -> DecoderSizes:
+        """Read Hugging Face's names; `activation`: the field that names the feed-forward's.
 
         Errors: `ModelError` naming the field, what was found and what would do.
         """
+        refuse_unless(config, is_causal=(True,))
         hidden_size = whole(config, "hidden_size")
         q_heads = whole(config, "num_attention_heads")
         kv_heads = whole(config, "num_key_value_heads", q_heads)
-        layers = whole(config, "num_hidden_layers")
-        max_positions = whole(config, "max_position_embeddings", 2048)
         if q_heads % kv_heads:
             raise ModelError(
                 f"config: num_attention_heads ({q_heads}) must be a multiple of num_key_value_heads ({kv_heads})"
@@ -55,36 +53,28 @@ class ModelConfig:
                 f"config: hidden_size ({hidden_size}) is no multiple of num_attention_heads ({q_heads}) "
                 "and there is no head_dim"
             )
-        head_dim = whole(config, "head_dim", hidden_size // q_heads)
-        activation = config.get("hidden_act", "silu")
-        if activation not in ("silu", "swish"):
-            raise ModelError(f"config: hidden_act {activation!r} is not supported by {architecture}; silu is")
-        if config.get("quantization_config"):
-            method = config["quantization_config"].get("quant_method", "unknown")
-            raise ModelError(f"config: weights quantised by {method!r} are not supported; use float weights or a GGUF")
-        norm_eps = config.get("rms_norm_eps", 1e-6)
-        if not isinstance(norm_eps, float | int) or not 0 <= norm_eps < 1:
+        function = str(config.get(activation))
+        if function not in ACTIVATIONS:
+            raise ModelError(f"config: {activation} {function!r} is not supported; {', '.join(ACTIVATIONS)} are")
+        norm_eps = config.get("rms_norm_eps")
+        if isinstance(norm_eps, bool) or not isinstance(norm_eps, float | int) or not 0 <= norm_eps < 1:
             raise ModelError(f"config: rms_norm_eps must be a small positive number, found {norm_eps!r}")
         return cls(
-            architecture=architecture,
             vocab_size=whole(config, "vocab_size"),
             hidden_size=hidden_size,
             intermediate_size=whole(config, "intermediate_size"),
-            layers=layers,
+            layers=whole(config, "num_hidden_layers"),
             q_heads=q_heads,
             kv_heads=kv_heads,
-            head_dim=head_dim,
+            head_dim=whole(config, "head_dim", hidden_size // q_heads),
             norm_eps=float(norm_eps),
-            max_positions=max_positions,
-            rope=RopeSettings.parse(config, head_dim, max_positions),
-            windows=_windows(config, layers, max_positions) if windowed else (0,) * layers,
-            tied_head=bool(config.get("tie_word_embeddings", False)),
-            attention_bias=bool(config.get("attention_bias", False)),
-            mlp_bias=bool(config.get("mlp_bias", False)),
+            max_positions=whole(config, "max_position_embeddings"),
+            is_tied=flag(config, "tie_word_embeddings"),
+            activation=ACTIVATIONS[function],
         )
 
 
-def whole(config: Mapping[str, Any], name: str, default: int | None = None) -> int:
+def whole(config: Config, name: str, default: int | None = None) -> int:
     """A positive whole number of the config. Errors: `ModelError` when it is absent or something else."""
     value = config.get(name)
     if value is None:
@@ -96,18 +86,55 @@ def whole(config: Mapping[str, Any], name: str, default: int | None = None) -> i
     return value
 
 
-def _windows(config: Mapping[str, Any], layers: int, max_positions: int) -> tuple[int, ...]:
-    """Each layer's window: `sliding_window` everywhere, or where `layer_types` says sliding_attention."""
-    if config.get("sliding_window") is None:
-        return (0,) * layers
-    window = whole(config, "sliding_window")
-    if window >= max_positions:
-        return (0,) * layers  # it hides nothing
-    kinds = config.get("layer_types") or ["sliding_attention"] * layers
-    if len(kinds) != layers:
-        raise ModelError(f"config: layer_types names {len(kinds)} layers, num_hidden_layers is {layers}")
-    known = {"sliding_attention": window, "full_attention": 0}
+def positive(config: Config, name: str, default: float | None = None) -> float:
+    """A positive number of the config. Errors: `ModelError` when it is absent without `default`, or something else."""
+    value = config.get(name)
+    if value is None:
+        value = default
+    if value is None:
+        raise ModelError(f"config: {name} is missing")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ModelError(f"config: {name} must be a positive number, found {value!r}")
+    return float(value)
+
+
+def flag(config: Config, name: str) -> bool:
+    """True or false; null and absent are false. Errors: `ModelError` for something else."""
+    value = config.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise ModelError(f"config: {name} must be true or false, found {value!r}")
+    return bool(value)
+
+
+def refuse_unless(config: Config, **neutral: Sequence[Any]) -> None:
+    """Errors: `ModelError` for a field that is there and whose value is none of its `neutral` ones (nor null)."""
+    for name, values in neutral.items():
+        found = config.get(name)
+        if found is not None and found not in values:
+            known = " or ".join(repr(value) for value in values) or "null"
+            raise ModelError(f"config: {name} {found!r} is not supported by this model type; {known} is")
+
+
+def layer_windows(
+    config: Config, sizes: DecoderSizes, slides: Callable[[int], bool], *, is_active: bool = True
+) -> tuple[int, ...]:
+    """Per layer, the tokens that a query sees (itself included), 0 for all.
+
+    `layer_types` says which layers slide, or else `slides(layer)` where there is a window. `is_active`: whether
+    `sliding_window` means anything. Errors: `ModelError` when `layer_types` does not fit.
+    """
+    given = config.get("sliding_window") is not None and is_active
+    window = whole(config, "sliding_window") if given else 0
+    kinds = config.get("layer_types")
+    if not kinds:
+        kinds = ["sliding_attention" if window and slides(at) else "full_attention" for at in range(sizes.layers)]
+    if not isinstance(kinds, list | tuple) or len(kinds) != sizes.layers:
+        found = f"names {len(kinds)} layers" if isinstance(kinds, list | tuple) else f"is {kinds!r}"
+        raise ModelError(f"config: layer_types {found}, num_hidden_layers is {sizes.layers}")
+    known = {"full_attention": 0, "sliding_attention": 0 if window >= sizes.max_positions else window}
     for kind in kinds:
         if kind not in known:
             raise ModelError(f"config: layer type {kind!r} is not supported; {' and '.join(known)} are")
+    if not window and "sliding_attention" in kinds:
+        raise ModelError("config: layer_types asks for sliding_attention, and no sliding_window is in force")
     return tuple(known[kind] for kind in kinds)

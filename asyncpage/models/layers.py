@@ -1,4 +1,4 @@
-"""The parts that models are made of: norms, linear map, gated feed-forward.
+"""The parts that models are made of: embedding, norms, linear map, gated feed-forward, head.
 
 Plain functions and small holders of weights; nothing here knows about sequences or caches.
 
@@ -7,10 +7,37 @@ INVARIANT: every part maps rows to rows, so that a row of NaN spoils no other ro
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 from torch.nn import functional
+
+RowMap = Callable[[Tensor], Tensor]
+"""Rows [T, in] to rows [T, out], each by itself: a norm, a linear map, a feed-forward of any kind."""
+
+ACTIVATIONS: Mapping[str, RowMap] = {
+    "silu": functional.silu,
+    "swish": functional.silu,
+    "gelu": functional.gelu,
+    "gelu_new": partial(functional.gelu, approximate="tanh"),
+    "gelu_pytorch_tanh": partial(functional.gelu, approximate="tanh"),
+    "relu": functional.relu,
+}
+"""By the names of Hugging Face."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Embedding:
+    """`weight` [vocabulary, E]; rows are multiplied by `scale`, a number that the weight's type can hold."""
+
+    weight: Tensor
+    scale: float = 1.0
+
+    def __call__(self, tokens_T: Tensor) -> Tensor:
+        hidden_TE = functional.embedding(tokens_T, self.weight)
+        return hidden_TE if self.scale == 1.0 else hidden_TE.mul_(self.scale)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,6 +49,17 @@ class RmsNorm:
 
     def __call__(self, x_TE: Tensor) -> Tensor:
         return functional.rms_norm(x_TE, self.weight.shape, self.weight, self.eps)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WideRmsNorm:
+    """The same with a weight in float32, whatever type the rows have: they are rounded once, behind the product."""
+
+    weight: Tensor
+    eps: float
+
+    def __call__(self, x_TE: Tensor) -> Tensor:
+        return functional.rms_norm(x_TE.float(), self.weight.shape, self.weight, self.eps).to(x_TE.dtype)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +75,20 @@ class LayerNorm:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class HeadNorm:
+    """RMS norm of every head by itself, computed in the type of `weight` [H, D]: a row for each head."""
+
+    weight: Tensor
+    eps: float
+
+    def __call__(self, x_THD: Tensor) -> Tensor:
+        weight = self.weight
+        return (
+            functional.rms_norm(x_THD.to(weight.dtype), weight.shape[1:], None, self.eps).mul_(weight).to(x_THD.dtype)
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Linear:
     """`weight` [out, in], `bias` [out] or None."""
 
@@ -48,12 +100,25 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SwiGlu:
-    """The gated feed-forward (Shazeer 2020): down(silu(gate(x)) * up(x)); gate and up are one product."""
+class GatedFeedForward:
+    """The gated feed-forward (Shazeer 2020): down(activation(gate(x)) * up(x)); gate and up are one product."""
 
-    gate_up: Linear
-    down: Linear
+    gate_up: RowMap
+    down: RowMap
+    activation: RowMap
 
     def __call__(self, x_TE: Tensor) -> Tensor:
         gate, up = self.gate_up(x_TE).chunk(2, dim=-1)
-        return self.down(functional.silu(gate).mul_(up))
+        return self.down(self.activation(gate).mul_(up))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Head:
+    """Logits in float32; with `softcap` they come as `softcap * tanh(logit / softcap)`."""
+
+    linear: RowMap
+    softcap: float = 0.0
+
+    def __call__(self, hidden_RE: Tensor) -> Tensor:
+        logits = self.linear(hidden_RE).float()
+        return logits.div_(self.softcap).tanh_().mul_(self.softcap) if self.softcap else logits

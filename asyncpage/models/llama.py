@@ -1,114 +1,40 @@
-"""The Llama shape: grouped-query attention with rotary positions, gated feed-forward, a norm before each.
+"""Llama 1 to 3 and what is made like it: grouped-query attention with rotary positions, a norm before each part.
 
-Serves Llama, Mistral and their kin. The executor calls `forward` once a step and gives `attend`, which owns caches.
+Source: Touvron et al., "LLaMA: Open and Efficient Foundation Language Models", 2023.
 """
 
 from __future__ import annotations
 
-from torch import Tensor
-from torch.nn import functional
+from typing import Any, ClassVar, Literal
 
-from asyncpage.backends.contract import AttentionSpec, LayerParams
-from asyncpage.messages import LayerGroup
-from asyncpage.models.config import ModelConfig
-from asyncpage.models.layers import Linear, RmsNorm, SwiGlu
-from asyncpage.models.model import Attend
+from asyncpage.models.config import Config, DecoderSizes, flag
+from asyncpage.models.decoder import Decoder, DecoderLayer
 from asyncpage.models.parameter import Parameters
-from asyncpage.models.rope import Rope, turn
+from asyncpage.models.parts import Parts
+from asyncpage.models.rope import RopeSettings
+
+_DEFAULTS: dict[str, Any] = {"hidden_act": "silu", "max_position_embeddings": 2048, "rms_norm_eps": 1e-6}
 
 
-class LlamaModel:
-    """See `model.Model`. Weights have Hugging Face's names; query, key and value are one product."""
+class Llama:
+    """See `family.Family`. A `sliding_window` says nothing in this family."""
 
-    def __init__(self, config: ModelConfig, parameters: Parameters) -> None:
-        self._config = config
-        self._dtype = parameters.dtype
-        self.vocab_size = config.vocab_size
-        self.hidden_size = config.hidden_size
-        self.max_model_len = config.rope.usable_positions
-        windows = tuple(dict.fromkeys(sorted(config.windows)))  # full attention, 0, comes first
-        self.groups = tuple(
-            LayerGroup("window" if window else "full", window, config.windows.count(window)) for window in windows
-        )
-        self.layer_groups = tuple(windows.index(window) for window in config.windows)
-        self.layer_slots = tuple(config.windows[:at].count(window) for at, window in enumerate(config.windows))
-        self.layer_params = (LayerParams(config.head_dim**-0.5),) * config.layers
+    api: ClassVar[int] = 1
+    name: ClassVar[str] = "Llama"
+    kind: ClassVar[Literal["decoder", "encoder"]] = "decoder"
+    architectures: ClassVar[tuple[str, ...]] = ("LlamaForCausalLM",)
 
-        self._embedding = parameters.take("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
-        self._rope = Rope(config.rope, parameters.device)
-        self._layers = [LlamaLayer(config, parameters, index) for index in range(config.layers)]
-        self._norm = RmsNorm(parameters.take("model.norm.weight", config.hidden_size), config.norm_eps)
-        self._head = Linear(
-            self._embedding
-            if config.tied_head
-            else parameters.take("lm_head.weight", config.vocab_size, config.hidden_size)
-        )
+    def build(self, config: Config, parameters: Parameters) -> Decoder:
+        config = {**_DEFAULTS, **config}
+        sizes = DecoderSizes.parse(config)
+        parts = Parts(sizes, parameters)
+        is_attention_biased, is_mlp_biased = flag(config, "attention_bias"), flag(config, "mlp_bias")
 
-    def specs(self, kv_dtype: str, block_size: int) -> tuple[AttentionSpec, ...]:
-        """One a group; they differ in the window only."""
-        config = self._config
-        return tuple(
-            AttentionSpec(
-                kind="mha",
-                q_heads=config.q_heads,
-                kv_heads=config.kv_heads,
-                head_dim=config.head_dim,
-                v_head_dim=config.head_dim,
-                dtype=str(self._dtype).removeprefix("torch."),
-                kv_dtype=kv_dtype,
-                block_size=block_size,
-                window=group.window,
+        def layer(index: int) -> DecoderLayer:
+            return parts.pre_norm_layer(
+                index,
+                parts.attention(index, is_qkv_biased=is_attention_biased, is_output_biased=is_attention_biased),
+                parts.feed_forward(index, is_biased=is_mlp_biased),
             )
-            for group in self.groups
-        )
 
-    def forward(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
-        """Hidden states [T, E] after the last norm."""
-        hidden_TE = functional.embedding(tokens_T, self._embedding)
-        angles = self._rope.angles(positions_T, self._dtype)
-        for layer in self._layers:
-            layer.advance(hidden_TE, angles, attend)
-        return self._norm(hidden_TE)
-
-    def logits(self, hidden_RE: Tensor) -> Tensor:
-        """float32 [R, vocab_size]."""
-        return self._head(hidden_RE).float()
-
-
-class LlamaLayer:
-    """One layer: attention, then feed-forward, each added to the residual stream."""
-
-    def __init__(self, config: ModelConfig, parameters: Parameters, index: int) -> None:
-        self._index = index
-        self._q_heads, self._kv_heads, self._head_dim = config.q_heads, config.kv_heads, config.head_dim
-        prefix, hidden = f"model.layers.{index}.", config.hidden_size
-        q_items, kv_items = config.q_heads * config.head_dim, config.kv_heads * config.head_dim
-
-        def norm(name: str) -> RmsNorm:
-            return RmsNorm(parameters.take(f"{prefix}{name}.weight", hidden), config.norm_eps)
-
-        def linear(names: tuple[str, ...], rows: tuple[int, ...], columns: int, biased: bool) -> Linear:
-            stems = [prefix + name for name in names]
-            weight = parameters.join(tuple(f"{stem}.weight" for stem in stems), rows, columns)
-            return Linear(weight, parameters.join(tuple(f"{stem}.bias" for stem in stems), rows) if biased else None)
-
-        qkv = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-        self._attention_norm = norm("input_layernorm")
-        self._qkv = linear(qkv, (q_items, kv_items, kv_items), hidden, config.attention_bias)
-        self._output = linear(("self_attn.o_proj",), (hidden,), q_items, config.attention_bias)
-        self._mlp_norm = norm("post_attention_layernorm")
-        inner = config.intermediate_size
-        self._mlp = SwiGlu(
-            linear(("mlp.gate_proj", "mlp.up_proj"), (inner, inner), hidden, config.mlp_bias),
-            linear(("mlp.down_proj",), (hidden,), inner, config.mlp_bias),
-        )
-
-    def advance(self, hidden_TE: Tensor, angles: tuple[Tensor, Tensor], attend: Attend) -> None:
-        """Add this layer's part to `hidden_TE`, in place."""
-        tokens, turned = len(hidden_TE), self._q_heads + self._kv_heads
-        qkv = self._qkv(self._attention_norm(hidden_TE)).view(tokens, turned + self._kv_heads, self._head_dim)
-        # Queries and keys lie side by side, so that one turn serves both.
-        qk = turn(qkv[:, :turned], angles)
-        out_THD = attend(self._index, qk[:, : self._q_heads], qk[:, self._q_heads :], qkv[:, turned:])
-        hidden_TE += self._output(out_THD.reshape(tokens, self._q_heads * self._head_dim))
-        hidden_TE += self._mlp(self._mlp_norm(hidden_TE))
+        return parts.decoder(layer, [RopeSettings.parse(config, sizes.head_dim, sizes.max_positions)])

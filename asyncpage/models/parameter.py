@@ -1,28 +1,59 @@
-"""Takes a model's tensors by name from whatever holds them, checked and on their device.
+"""Takes a model's tensors by name from whatever holds them, checked and on their device, and makes linear maps of them.
 
-Errors name the tensor: a missing one, a wrong shape.
+Families ask it for everything that they are made of. Errors name the tensor: a missing one, a wrong shape.
+
+INVARIANT: every linear map of a model is made by `linear`, by the names that its tensors have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from asyncpage.errors import ModelError
+from asyncpage.models.layers import Linear, RowMap
+
+TakeTensor = Callable[[str], Tensor]
+"""tensor(name) -> the tensor, in any float dtype; `KeyError` or `ModelError` when there is none."""
 
 
 class Parameters:
-    """`tensor(name)` gives a tensor in any float dtype; what is taken is in `dtype` on `device`."""
+    """What is taken comes from `tensor` and is in `dtype` on `device`.
 
-    def __init__(self, tensor: Callable[[str], Tensor], dtype: torch.dtype, device: torch.device) -> None:
+    Without `tensor` there are no values: what is taken has its shape and no memory of its own. `taken_bytes`: of all
+    that was taken so far.
+    """
+
+    def __init__(self, tensor: TakeTensor | None, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
         self._tensor = tensor
         self.dtype = dtype
-        self.device = device
+        self.device = torch.device(device)
+        self.taken_bytes = 0
 
     def take(self, name: str, *shape: int) -> Tensor:
         """One tensor. Errors: `ModelError` when it is missing or of another shape."""
+        found = self._find(name, shape)
+        self.taken_bytes += found.numel() * self.dtype.itemsize
+        return found.to(self.device, self.dtype)
+
+    def join(self, names: Sequence[str], rows: Sequence[int], *columns: int) -> Tensor:
+        """Several tensors of these `rows` stacked into one, so that one product serves them all."""
+        parts = [self.take(name, count, *columns) for name, count in zip(names, rows, strict=True)]
+        return self._valueless((sum(rows), *columns)) if self._tensor is None else torch.cat(parts)
+
+    def linear(self, stems: Sequence[str], rows: Sequence[int], columns: int, *, is_biased: bool = False) -> RowMap:
+        """The map from `columns` items to `sum(rows)`: the weights called `stems`, one below the other, as one product.
+
+        `is_biased`: each of them has a bias, too.
+        """
+        weight = self.join([f"{stem}.weight" for stem in stems], rows, columns)
+        return Linear(weight, self.join([f"{stem}.bias" for stem in stems], rows) if is_biased else None)
+
+    def _find(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        if self._tensor is None:
+            return self._valueless(shape)
         try:
             found = self._tensor(name)
         except KeyError:
@@ -34,8 +65,8 @@ class Parameters:
                 f"tensor {name} has shape {list(found.shape)}, the config asks for {list(shape)}; "
                 "the file does not hold the model that its config names"
             )
-        return found.to(self.device, self.dtype)
+        return found
 
-    def join(self, names: tuple[str, ...], rows: tuple[int, ...], *columns: int) -> Tensor:
-        """Several tensors of these `rows` stacked into one, so that one product serves them all."""
-        return torch.cat([self.take(name, count, *columns) for name, count in zip(names, rows, strict=True)])
+    def _valueless(self, shape: tuple[int, ...]) -> Tensor:
+        # One number seen everywhere. The device called "meta" is for this, but its first sum imports for seconds.
+        return torch.zeros((), dtype=self.dtype).expand(shape)

@@ -1,79 +1,112 @@
-"""Which class runs which architecture. Called by the executor when it loads."""
+"""Finds the family that serves a config, the built-in ones and those of entry points, and builds its model.
+
+Called by the executor when it loads. An entry point of `asyncpage.models` is named by the `model_type` it serves;
+`family.Family` says what it must be.
+
+INVARIANT: a family is loaded only for a config of its own model type, so a broken plug-in stops nobody else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
 import torch
-from torch import Tensor
 
+from asyncpage.core.plugin_group import PluginGroup, breaches_of_method
 from asyncpage.errors import ModelError
-from asyncpage.models.bert import BertConfig, BertModel
-from asyncpage.models.config import ModelConfig
+from asyncpage.models.bert import Bert
+from asyncpage.models.config import Config
 from asyncpage.models.encoder import Encoder
-from asyncpage.models.llama import LlamaModel
+from asyncpage.models.family import API, Family
+from asyncpage.models.llama import Llama
+from asyncpage.models.mistral import Mistral
 from asyncpage.models.model import Model
-from asyncpage.models.parameter import Parameters
+from asyncpage.models.parameter import Parameters, TakeTensor
+
+Built = TypeVar("Built")
+
+BUILT_IN: dict[str, type[Family]] = {
+    "llama": Llama,
+    "mistral": Mistral,
+    "ministral": Mistral,
+    "bert": Bert,
+}
+"""Families by model type."""
+
+
+def _breaches(family: Any) -> tuple[str, ...]:
+    kind, served = getattr(family, "kind", None), getattr(family, "architectures", None)
+    is_listed = isinstance(served, tuple) and served and all(isinstance(name, str) for name in served)
+    return (
+        *(() if kind in ("decoder", "encoder") else (f"'kind' must be 'decoder' or 'encoder', found {kind!r}",)),
+        *(() if is_listed else (f"'architectures' must be a tuple of names, found {served!r}",)),
+        *breaches_of_method(family, "build", ("self", "config", "parameters")),
+    )
+
+
+FAMILIES: PluginGroup[Family] = PluginGroup(
+    "asyncpage.models", what="model family", flag=None, api=API, built_in=BUILT_IN, breaches=_breaches
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Architecture:
-    """`model_type` is its other name; `windowed`: it obeys `sliding_window`."""
+class Outline(Generic[Built]):
+    """A model without its weights: `model` tells its shapes. `weight_bytes`: what the weights will take."""
 
-    model_type: str
-    build: Callable[[ModelConfig, Parameters], Model]
-    windowed: bool = False
-
-
-ARCHITECTURES: Mapping[str, Architecture] = {
-    "LlamaForCausalLM": Architecture("llama", LlamaModel),
-    "MistralForCausalLM": Architecture("mistral", LlamaModel, windowed=True),
-    "MinistralForCausalLM": Architecture("ministral", LlamaModel, windowed=True),
-}
+    model: Built
+    weight_bytes: int
 
 
-ENCODERS: Mapping[str, str] = {"BertModel": "bert"}
-"""Encoders by architecture, with their model types."""
+def is_encoder(config: Config) -> bool:
+    """Whether `config` names an encoder. Errors: `ModelError` when nobody serves it, as `build_model`."""
+    return find_family(config).kind == "encoder"
 
 
-def is_encoder(config: Mapping[str, Any]) -> bool:
-    """Whether `config` names an encoder; other heads on the same layers make other answers, and are not one."""
-    named = config.get("architectures") or []
-    return any(name in ENCODERS for name in named) or (not named and config.get("model_type") in ENCODERS.values())
+def build_model(config: Config, tensor: TakeTensor, dtype: torch.dtype, device: torch.device | str) -> Model:
+    """The decoder that `config` (a config.json's vocabulary) names, its weights taken by `tensor(name)`.
 
-
-def build_encoder(
-    config: Mapping[str, Any], tensor: Callable[[str], Tensor], dtype: torch.dtype, device: torch.device | str
-) -> Encoder:
-    """The encoder that `config` names, its weights taken by `tensor(name)`. Errors: `ModelError`, as `build_model`."""
-    return BertModel(BertConfig.parse(config), Parameters(tensor, dtype, torch.device(device)))
-
-
-def build_model(
-    config: Mapping[str, Any], tensor: Callable[[str], Tensor], dtype: torch.dtype, device: torch.device | str
-) -> Model:
-    """The model that `config` (a config.json's vocabulary) names, its weights taken by `tensor(name)`.
-
-    Errors: `ModelError` for an architecture, option or tensor that does not fit, by name.
+    Errors: `ModelError` for an architecture, option or tensor that does not fit, by name; `UsageError` for a plug-in
+    that is broken.
     """
-    name = _architecture(config)
-    architecture = ARCHITECTURES[name]
-    parsed = ModelConfig.parse(name, config, windowed=architecture.windowed)
-    return architecture.build(parsed, Parameters(tensor, dtype, torch.device(device)))
+    return cast(Model, find_family(config).build(config, Parameters(tensor, dtype, device)))
 
 
-def _architecture(config: Mapping[str, Any]) -> str:
-    named = config.get("architectures") or []
-    for name in named:
-        if name in ARCHITECTURES:
-            return str(name)
-    model_type = config.get("model_type")
-    if not named:
-        for name, architecture in ARCHITECTURES.items():
-            if architecture.model_type == model_type:
-                return name
-    found = ", ".join(map(str, named)) or f"model type {model_type!r}"
-    known = ", ".join((*ARCHITECTURES, *ENCODERS))
-    raise ModelError(f"model architecture {found} is not supported; supported are {known}")
+def build_encoder(config: Config, tensor: TakeTensor, dtype: torch.dtype, device: torch.device | str) -> Encoder:
+    """The encoder that `config` names. Errors: as `build_model`."""
+    return cast(Encoder, find_family(config).build(config, Parameters(tensor, dtype, device)))
+
+
+def outline_model(config: Config, dtype: torch.dtype) -> Outline[Model]:
+    """The decoder that `config` names, before a tensor is read. Errors: as `build_model`."""
+    return cast(Outline[Model], _outline(config, dtype))
+
+
+def outline_encoder(config: Config, dtype: torch.dtype) -> Outline[Encoder]:
+    """The encoder that `config` names, before a tensor is read. Errors: as `build_model`."""
+    return cast(Outline[Encoder], _outline(config, dtype))
+
+
+def _outline(config: Config, dtype: torch.dtype) -> Outline[Any]:
+    parameters = Parameters(None, dtype)
+    model = find_family(config).build(config, parameters)
+    return Outline(model, parameters.taken_bytes)
+
+
+def find_family(config: Config) -> Family:
+    """The family of the config's `model_type`, if it serves one of its `architectures`.
+
+    Errors: `ModelError` when there is none, with what is served; `UsageError` for a plug-in that is broken.
+    """
+    model_type, named = config.get("model_type"), config.get("architectures") or []
+    if model_type in FAMILIES.names():
+        family = FAMILIES.load(str(model_type))
+        if not named or set(named) & set(family.architectures):
+            return family
+    found = " or ".join(map(str, named)) or "unnamed"
+    known = dict.fromkeys(name for family in BUILT_IN.values() for name in family.architectures)
+    others = [name for name in FAMILIES.names() if name not in BUILT_IN]
+    raise ModelError(
+        f"model architecture {found} of model type {model_type!r} is not supported; supported are {', '.join(known)}"
+        + (f" and, by plug-ins, model type {', '.join(others)}" if others else "")
+    )

@@ -17,6 +17,9 @@ from torch import Tensor
 
 from asyncpage.errors import ModelError
 
+Angles = tuple[Tensor, Tensor]
+"""A step's cosines and signed sines, each [T, 1, dim]."""
+
 
 @dataclass(frozen=True, slots=True)
 class RopeSettings:
@@ -33,15 +36,15 @@ class RopeSettings:
 
     @classmethod
     def parse(cls, config: Mapping[str, Any], head_dim: int, max_positions: int) -> RopeSettings:
-        """Read `rope_parameters`, or the older `rope_theta` and `rope_scaling`.
+        """Read `rope_theta` and `rope_scaling`, or the newer `rope_parameters`.
 
         Errors: `ModelError` for an unknown kind and for missing or impossible numbers.
         """
-        given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+        given = config.get("rope_scaling") or config.get("rope_parameters") or {}
         if not isinstance(given, Mapping) or any(isinstance(value, Mapping) for value in given.values()):
             raise ModelError(f"config: one rope scaling for all layers is supported, found {given!r}")
         scaling = {name: value for name, value in given.items() if value is not None}
-        kind = scaling.get("rope_type", scaling.get("type", "default"))
+        kind = str(scaling.get("rope_type", scaling.get("type", "default")))
         if kind not in _KINDS:
             raise ModelError(f"config: rope scaling {kind!r} is not supported; {', '.join(_KINDS)} are")
         share = scaling.get("partial_rotary_factor", config.get("partial_rotary_factor")) or 1.0
@@ -82,14 +85,14 @@ class Rope:
         frequencies, self._factor = settings.frequencies()
         self._frequencies = frequencies.to(device)
 
-    def angles(self, positions_T: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def angles(self, positions_T: Tensor, dtype: torch.dtype) -> Angles:
         """Cosines, and sines with the sign of the rotation, each [T, 1, dim], computed in float32."""
         turns = positions_T.float()[:, None] * self._frequencies
         cos, sin = turns.cos() * self._factor, turns.sin() * self._factor
         return torch.cat((cos, cos), -1)[:, None].to(dtype), torch.cat((-sin, sin), -1)[:, None].to(dtype)
 
 
-def turn(x_THD: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
+def turn(x_THD: Tensor, angles: Angles) -> Tensor:
     """Rotate each head's leading items, item i with item i + dim / 2; the rest passes."""
     cos, sin = angles
     dim = cos.shape[-1]

@@ -21,10 +21,8 @@ from asyncpage.weights.gguf_checkpoint import GGUFCheckpoint
 class Checkpoint(Protocol):
     """An open model.
 
-    `config` speaks the vocabulary of Hugging Face's `config.json`: `model_type`, `architectures`, `hidden_size`,
-    `num_hidden_layers`, `num_attention_heads`, `num_key_value_heads`, `head_dim`, `intermediate_size`,
-    `vocab_size`, `rms_norm_eps`, `max_position_embeddings`, `tie_word_embeddings`, `rope_theta` (float),
-    `rope_scaling` (None, or an object whose `rope_type` is never `default`), and whatever else the family has.
+    `config` speaks the vocabulary of the family's own `config.json` at Hugging Face: `model_type` is always there,
+    whatever else the file leaves out is left out here, too.
     `names` are the tensors there are (`model.layers.0.self_attn.q_proj.weight`). `fingerprint` is equal for equal
     files wherever they lie: 64 hexadecimal digits.
     """

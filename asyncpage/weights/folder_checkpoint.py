@@ -36,7 +36,8 @@ class FolderCheckpoint:
         self.config = settle(found, str(config_path))
         self._folder = SafetensorsFolder(path)
         try:
-            self.config.setdefault("tie_word_embeddings", "lm_head.weight" not in self._folder.tensors)
+            if "lm_head.weight" not in self._folder.tensors:  # else the family knows what silence means
+                self.config.setdefault("tie_word_embeddings", True)
             files = [file for _, file in sorted(self._folder.files.items())]
             self.fingerprint = fingerprint(config_path.read_bytes(), files)
         except BaseException:

@@ -49,30 +49,17 @@ def test_a_given_pool_that_holds_no_full_request_is_refused_or_shortens_the_cont
     assert DEMAND.shortened() is DEMAND
 
 
-CONFIG = {
-    "hidden_size": 576,
-    "num_hidden_layers": 30,
-    "num_attention_heads": 9,
-    "num_key_value_heads": 3,
-    "head_dim": 64,
-    "intermediate_size": 1536,
-    "vocab_size": 49152,
-    "tie_word_embeddings": True,
-}
-PARAMETERS = 134_515_008  # of this model, as its card says
-
-
-def check(available: int, **changes: object) -> None:
-    settings: dict[str, object] = {"tokens": 8192, "kv_bytes": None, "available": available, **changes}
-    memory.check_model(CONFIG, 4, 4, **settings)  # type: ignore[arg-type]
-
-
 def test_a_model_is_refused_before_loading_when_weights_and_one_request_do_not_fit() -> None:
-    kv = 8192 * 30 * 3 * 64 * 2 * 4
-    needed = 4 * PARAMETERS + kv + memory.WORKING_BYTES
-    check(needed)
-    with pytest.raises(UsageError, match=r"0\.50 GiB of weights, 0\.35 GiB for the KV cache of 8192 tokens"):
-        check(int(needed * 0.99))
-    check(int(needed * 0.99), tokens=4096)
-    with pytest.raises(UsageError, match="--kv-cache-bytes"):
-        check(needed, kv_bytes=10**9)
+    weights = 50 * MIB
+    needed = weights + 8 * MIB + memory.WORKING_BYTES  # 100 tokens are 7 blocks, and there is block 0
+    memory.check_model(weights, DEMAND, available=needed)
+    with pytest.raises(UsageError, match=r"0\.05 GiB of weights, 0\.01 GiB for the KV cache of 100 tokens.*--max"):
+        memory.check_model(weights, DEMAND, available=needed - 1)
+    memory.check_model(weights, replace(DEMAND, max_model_len=90), available=needed - 1)
+
+
+def test_a_pool_that_the_user_asked_for_counts_as_it_is() -> None:
+    asked = replace(DEMAND, explicit_bytes=100 * MIB + 5)
+    memory.check_model(0, asked, available=100 * MIB + memory.WORKING_BYTES)
+    with pytest.raises(UsageError, match=r"0\.10 GiB for the KV pool asked for.*--num-kv-blocks or --kv-cache-bytes"):
+        memory.check_model(1, asked, available=100 * MIB + memory.WORKING_BYTES)

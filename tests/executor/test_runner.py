@@ -637,8 +637,10 @@ def test_what_cannot_be_loaded_is_told_in_one_line(
     with pytest.raises(UsageError, match="nowhere"):
         make(attention_backend="nowhere")
     monkeypatch.setattr(runner, "read_memory", lambda: machine.Memory(1 << 30, 1 << 20, None))
-    with pytest.raises(UsageError, match=r"too little memory: .* are available; lower --max-model-len") as told:
+    with pytest.raises(UsageError, match=r"too little memory: .* are available; lower --num-kv-blocks or"):
         make()
+    with pytest.raises(UsageError, match=r"too little memory: .* are available; lower --max-model-len") as told:
+        make(num_kv_blocks=None)
     assert "\n" not in str(told.value)
 
 

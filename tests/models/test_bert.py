@@ -13,7 +13,7 @@ from transformers import BertModel as OracleModel
 
 from asyncpage.errors import ModelError
 from asyncpage.models.encoder import Encoder
-from asyncpage.models.registry import build_encoder, build_model, is_encoder
+from asyncpage.models.registry import build_encoder, is_encoder, outline_encoder
 
 CONFIG: dict[str, Any] = {
     "architectures": ["BertModel"],
@@ -67,7 +67,7 @@ def test_sizes_are_told(model: Encoder) -> None:
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"hidden_act": "gelu_new"}, "hidden_act 'gelu_new' is not supported by BertModel; gelu is"),
+        ({"hidden_act": "gelu_new"}, "hidden_act 'gelu_new' is not supported by this model type; 'gelu' is"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
         ({"is_decoder": True}, "is_decoder True"),
         ({"add_cross_attention": True}, "add_cross_attention True"),
@@ -85,12 +85,19 @@ def test_what_would_change_the_states_is_refused_by_name(
         build_encoder({**CONFIG, **changes}, dict(oracle.state_dict()).__getitem__, torch.float32, "cpu")
 
 
-def test_an_encoder_is_known_by_its_architecture_and_one_with_another_head_is_none() -> None:
+def test_an_encoder_is_known_by_its_model_type_and_one_with_another_head_is_refused() -> None:
     assert is_encoder(CONFIG)
     assert is_encoder({"model_type": "bert"})
-    assert not is_encoder({"model_type": "bert", "architectures": ["BertForSequenceClassification"]})
     assert not is_encoder({"model_type": "llama"})
+    other = {"model_type": "bert", "architectures": ["BertForSequenceClassification"]}
     with pytest.raises(
-        ModelError, match=r"BertForSequenceClassification is not supported; .*LlamaForCausalLM.*BertModel"
+        ModelError,
+        match=r"BertForSequenceClassification of model type 'bert' is not supported; .*LlamaForCausalLM.*BertModel",
     ):
-        build_model({"architectures": ["BertForSequenceClassification"]}, {}.__getitem__, torch.float32, "cpu")
+        is_encoder(other)
+
+
+def test_its_outline_counts_the_weights_without_reading_any(oracle: OracleModel) -> None:
+    outline = outline_encoder(CONFIG, torch.bfloat16)
+    assert outline.weight_bytes == 2 * oracle.num_parameters()
+    assert (outline.model.vocab_size, outline.model.hidden_size, outline.model.max_model_len) == (97, 48, 40)

@@ -17,6 +17,7 @@ CONFIG = {
     "max_position_embeddings": 32,
     "tie_word_embeddings": True,
 }
+MISTRAL = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "num_key_value_heads": 2}
 
 
 def weights(name):
@@ -44,7 +45,7 @@ def test_key_heads_default_to_query_heads_and_the_head_size_follows():
 
 
 def test_the_model_type_serves_where_no_architecture_is_named():
-    model = build(architectures=..., model_type="mistral", sliding_window=7)
+    model = build(architectures=..., model_type="mistral", num_key_value_heads=2, sliding_window=7)
     assert [group.window for group in model.groups] == [7]
 
 
@@ -62,7 +63,7 @@ def test_the_context_limit_is_the_configs():
     [
         (
             {"architectures": ["WhaleForCausalLM"]},
-            r"architecture WhaleForCausalLM is not supported; supported are LlamaForCausalLM, MistralForCausalLM",
+            r"architecture WhaleForCausalLM of model type 'llama' is not supported; supported are Llama",
         ),
         ({"architectures": [], "model_type": "whale"}, r"model type 'whale' is not supported"),
         ({"hidden_size": ...}, r"hidden_size is missing"),
@@ -74,21 +75,21 @@ def test_the_context_limit_is_the_configs():
             {"num_attention_heads": 4, "num_key_value_heads": 3},
             r"num_attention_heads \(4\) must be a multiple of num_key_value_heads \(3\)",
         ),
-        ({"hidden_act": "gelu"}, r"hidden_act 'gelu' is not supported by LlamaForCausalLM; silu is"),
+        ({"hidden_act": "spiral"}, r"hidden_act 'spiral' is not supported; silu, swish, gelu"),
         ({"rms_norm_eps": "tiny"}, r"rms_norm_eps must be a small positive number, found 'tiny'"),
-        ({"quantization_config": {"quant_method": "awq"}}, r"weights quantised by 'awq' are not supported"),
+        ({"is_causal": False}, r"is_causal False is not supported by this model type; True is"),
         ({"rope_scaling": {"rope_type": "spiral"}}, r"rope scaling 'spiral' is not supported"),
         (
-            {"architectures": ["MistralForCausalLM"], "sliding_window": 4, "layer_types": ["chunked_attention"]},
+            {**MISTRAL, "sliding_window": 4, "layer_types": ["chunked_attention"]},
             r"layer type 'chunked_attention' is not supported",
         ),
         (
-            {"architectures": ["MistralForCausalLM"], "sliding_window": 4, "layer_types": []},
+            {**MISTRAL, "sliding_window": 4, "layer_types": []},
             None,
         ),
         (
             {
-                "architectures": ["MistralForCausalLM"],
+                **MISTRAL,
                 "sliding_window": 4,
                 "layer_types": ["full_attention", "full_attention"],
             },

@@ -1,0 +1,88 @@
+"""A decoder put together: embedding, layers that add to one stream, last norm, head.
+
+Families make its parts and say how many; the executor calls `forward` once a step and gives `attend`.
+
+INVARIANT: layers of one attention shape are one group, and the groups that see everything come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from asyncpage.backends.contract import AttentionSpec, LayerParams
+from asyncpage.messages import LayerGroup
+from asyncpage.models.attention import AttentionPart
+from asyncpage.models.layers import Embedding, RowMap
+from asyncpage.models.model import Attend
+from asyncpage.models.rope import Angles, Rope
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecoderLayer:
+    """One layer: attention, then feed-forward, each added to the residual stream, with norms where a family has them.
+
+    A norm "before" sees the stream and gives the part's input; one "after" sees the part's output before it is added.
+    """
+
+    attention: AttentionPart
+    feed_forward: RowMap
+    before_attention: RowMap | None = None
+    after_attention: RowMap | None = None
+    before_feed_forward: RowMap | None = None
+    after_feed_forward: RowMap | None = None
+
+    def advance(self, hidden_TE: Tensor, angles: Sequence[Angles], attend: Attend) -> None:
+        """Add this layer's part to `hidden_TE`, in place."""
+        x_TE = hidden_TE if self.before_attention is None else self.before_attention(hidden_TE)
+        x_TE = self.attention(x_TE, angles, attend)
+        hidden_TE += x_TE if self.after_attention is None else self.after_attention(x_TE)
+        x_TE = hidden_TE if self.before_feed_forward is None else self.before_feed_forward(hidden_TE)
+        x_TE = self.feed_forward(x_TE)
+        hidden_TE += x_TE if self.after_feed_forward is None else self.after_feed_forward(x_TE)
+
+
+class Decoder:
+    """See `model.Model`. `ropes`: the ways to turn positions that its attention parts name by index."""
+
+    def __init__(
+        self,
+        *,
+        embedding: Embedding,
+        layers: Sequence[DecoderLayer],
+        norm: RowMap,
+        head: RowMap,
+        ropes: Sequence[Rope],
+        max_model_len: int,
+    ) -> None:
+        self.vocab_size, self.hidden_size = embedding.weight.shape
+        self.max_model_len = max_model_len
+        self._embedding, self._layers, self._norm, self._head = embedding, tuple(layers), norm, head
+        self._ropes = tuple(ropes)
+        shapes = [layer.attention.shape for layer in self._layers]
+        self._shapes = tuple(dict.fromkeys(sorted(shapes, key=lambda shape: shape.window)))
+        self.groups = tuple(
+            LayerGroup("window" if shape.window else "full", shape.window, shapes.count(shape))
+            for shape in self._shapes
+        )
+        self.layer_groups = tuple(self._shapes.index(shape) for shape in shapes)
+        self.layer_slots = tuple(shapes[:index].count(shape) for index, shape in enumerate(shapes))
+        self.layer_params = tuple(LayerParams(layer.attention.scale) for layer in self._layers)
+
+    def specs(self, kv_dtype: str, block_size: int) -> tuple[AttentionSpec, ...]:
+        """One a group."""
+        return tuple(shape.spec(self._embedding.weight.dtype, kv_dtype, block_size) for shape in self._shapes)
+
+    def forward(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
+        """Hidden states [T, E] after the last norm."""
+        hidden_TE = self._embedding(tokens_T)
+        angles = [rope.angles(positions_T, hidden_TE.dtype) for rope in self._ropes]
+        for layer in self._layers:
+            layer.advance(hidden_TE, angles, attend)
+        return self._norm(hidden_TE)
+
+    def logits(self, hidden_RE: Tensor) -> Tensor:
+        """float32 [R, vocab_size]."""
+        return self._head(hidden_RE)
