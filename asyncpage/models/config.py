@@ -74,25 +74,24 @@ class DecoderSizes:
         )
 
 
-def whole(config: Config, name: str, default: int | None = None) -> int:
-    """A positive whole number of the config. Errors: `ModelError` when it is absent or something else."""
+def whole(config: Config, name: str, default: int | None = None, *, least: int = 1) -> int:
+    """A whole number of the config, `least` or more. Errors: `ModelError` when it is absent or something else."""
     value = config.get(name)
     if value is None:
         value = default
     if value is None:
         raise ModelError(f"config: {name} is missing")
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ModelError(f"config: {name} must be a positive whole number, found {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        kind = "a positive whole number" if least else "a whole number"
+        raise ModelError(f"config: {name} must be {kind}, found {value!r}")
     return value
 
 
-def positive(config: Config, name: str, default: float | None = None) -> float:
-    """A positive number of the config. Errors: `ModelError` when it is absent without `default`, or something else."""
+def positive(config: Config, name: str) -> float | None:
+    """A positive number of the config; None for null and absent. Errors: `ModelError` for something else."""
     value = config.get(name)
     if value is None:
-        value = default
-    if value is None:
-        raise ModelError(f"config: {name} is missing")
+        return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise ModelError(f"config: {name} must be a positive number, found {value!r}")
     return float(value)
@@ -115,26 +114,33 @@ def refuse_unless(config: Config, **neutral: Sequence[Any]) -> None:
             raise ModelError(f"config: {name} {found!r} is not supported by this model type; {known} is")
 
 
-def layer_windows(
-    config: Config, sizes: DecoderSizes, slides: Callable[[int], bool], *, is_active: bool = True
-) -> tuple[int, ...]:
-    """Per layer, the tokens that a query sees (itself included), 0 for all.
+def sliding_layers(config: Config, layers: int, default: Callable[[int], bool]) -> tuple[bool, ...]:
+    """Per layer, whether it attends to a window: as `layer_types` says, or else `default(layer)`.
 
-    `layer_types` says which layers slide, or else `slides(layer)` where there is a window. `is_active`: whether
-    `sliding_window` means anything. Errors: `ModelError` when `layer_types` does not fit.
+    Errors: `ModelError` for a `layer_types` that does not fit.
     """
-    given = config.get("sliding_window") is not None and is_active
-    window = whole(config, "sliding_window") if given else 0
     kinds = config.get("layer_types")
     if not kinds:
-        kinds = ["sliding_attention" if window and slides(at) else "full_attention" for at in range(sizes.layers)]
-    if not isinstance(kinds, list | tuple) or len(kinds) != sizes.layers:
+        return tuple(default(index) for index in range(layers))
+    if not isinstance(kinds, list | tuple) or len(kinds) != layers:
         found = f"names {len(kinds)} layers" if isinstance(kinds, list | tuple) else f"is {kinds!r}"
-        raise ModelError(f"config: layer_types {found}, num_hidden_layers is {sizes.layers}")
-    known = {"full_attention": 0, "sliding_attention": 0 if window >= sizes.max_positions else window}
+        raise ModelError(f"config: layer_types {found}, num_hidden_layers is {layers}")
     for kind in kinds:
-        if kind not in known:
-            raise ModelError(f"config: layer type {kind!r} is not supported; {' and '.join(known)} are")
-    if not window and "sliding_attention" in kinds:
-        raise ModelError("config: layer_types asks for sliding_attention, and no sliding_window is in force")
-    return tuple(known[kind] for kind in kinds)
+        if kind not in ("full_attention", "sliding_attention"):
+            raise ModelError(f"config: layer type {kind!r} is not supported; full_attention and sliding_attention are")
+    return tuple(kind == "sliding_attention" for kind in kinds)
+
+
+def layer_windows(config: Config, slides: Sequence[bool], max_positions: int) -> tuple[int, ...]:
+    """Per layer, the tokens that a query sees (itself included), 0 for all: `sliding_window` in those that slide.
+
+    Errors: `ModelError` when a layer slides and there is no window.
+    """
+    if not any(slides):
+        return (0,) * len(slides)
+    if config.get("sliding_window") is None:
+        raise ModelError("config: layers with sliding_attention need a sliding_window, and none is in force")
+    window = whole(config, "sliding_window")
+    if window >= max_positions:
+        window = 0  # it hides nothing
+    return tuple(window if does_slide else 0 for does_slide in slides)

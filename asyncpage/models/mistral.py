@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from asyncpage.models.config import Config, DecoderSizes, layer_windows
+from asyncpage.models.config import Config, DecoderSizes, layer_windows, sliding_layers
 from asyncpage.models.decoder import Decoder, DecoderLayer
 from asyncpage.models.parameter import Parameters
 from asyncpage.models.parts import Parts
@@ -34,7 +34,8 @@ class Mistral:
         config = {**_DEFAULTS, **config}
         sizes = DecoderSizes.parse(config)
         parts = Parts(sizes, parameters)
-        windows = layer_windows(config, sizes, lambda index: True)
+        slides = sliding_layers(config, sizes.layers, lambda index: config["sliding_window"] is not None)
+        windows = layer_windows(config, slides, sizes.max_positions)
 
         def layer(index: int) -> DecoderLayer:
             return parts.pre_norm_layer(index, parts.attention(index, window=windows[index]), parts.feed_forward(index))

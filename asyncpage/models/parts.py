@@ -93,6 +93,18 @@ class Parts:
             before_feed_forward=self.norm(f"{at}post_attention_layernorm"),
         )
 
+    def sandwich_layer(self, layer: int, attention: AttentionPart, feed_forward: RowMap) -> DecoderLayer:
+        """A norm before and one behind each of the two."""
+        at = f"model.layers.{layer}."
+        return DecoderLayer(
+            attention=attention,
+            feed_forward=feed_forward,
+            before_attention=self.norm(f"{at}input_layernorm"),
+            after_attention=self.norm(f"{at}post_attention_layernorm"),
+            before_feed_forward=self.norm(f"{at}pre_feedforward_layernorm"),
+            after_feed_forward=self.norm(f"{at}post_feedforward_layernorm"),
+        )
+
     def decoder(
         self,
         layer: Callable[[int], DecoderLayer],

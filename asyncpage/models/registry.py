@@ -19,10 +19,17 @@ from asyncpage.models.bert import Bert
 from asyncpage.models.config import Config
 from asyncpage.models.encoder import Encoder
 from asyncpage.models.family import API, Family
+from asyncpage.models.gemma2 import Gemma2
+from asyncpage.models.gemma3 import Gemma3
 from asyncpage.models.llama import Llama
 from asyncpage.models.mistral import Mistral
 from asyncpage.models.model import Model
+from asyncpage.models.olmo2 import Olmo2
 from asyncpage.models.parameter import Parameters, TakeTensor
+from asyncpage.models.phi3 import Phi3
+from asyncpage.models.qwen2 import Qwen2
+from asyncpage.models.qwen3 import Qwen3
+from asyncpage.models.smollm3 import SmolLM3
 
 Built = TypeVar("Built")
 
@@ -30,6 +37,13 @@ BUILT_IN: dict[str, type[Family]] = {
     "llama": Llama,
     "mistral": Mistral,
     "ministral": Mistral,
+    "qwen2": Qwen2,
+    "qwen3": Qwen3,
+    "gemma2": Gemma2,
+    "gemma3_text": Gemma3,
+    "phi3": Phi3,
+    "smollm3": SmolLM3,
+    "olmo2": Olmo2,
     "bert": Bert,
 }
 """Families by model type."""

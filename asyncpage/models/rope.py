@@ -35,9 +35,12 @@ class RopeSettings:
     scaling: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, config: Mapping[str, Any], head_dim: int, max_positions: int) -> RopeSettings:
+    def parse(
+        cls, config: Mapping[str, Any], head_dim: int, max_positions: int, *, may_be_partial: bool = False
+    ) -> RopeSettings:
         """Read `rope_theta` and `rope_scaling`, or the newer `rope_parameters`.
 
+        `may_be_partial`: whether the family obeys `partial_rotary_factor`.
         Errors: `ModelError` for an unknown kind and for missing or impossible numbers.
         """
         given = config.get("rope_scaling") or config.get("rope_parameters") or {}
@@ -48,8 +51,10 @@ class RopeSettings:
         if kind not in _KINDS:
             raise ModelError(f"config: rope scaling {kind!r} is not supported; {', '.join(_KINDS)} are")
         share = scaling.get("partial_rotary_factor", config.get("partial_rotary_factor")) or 1.0
+        if share != 1.0 and not may_be_partial:
+            raise ModelError(f"config: partial_rotary_factor {share!r} is not supported by this model type; 1.0 is")
         theta = scaling.get("rope_theta", config.get("rope_theta")) or 10000.0
-        dim = int(head_dim * share)
+        dim = int(head_dim * _positive("partial_rotary_factor", share))
         if dim % 2 or not 0 < dim <= head_dim:
             raise ModelError(f"config: rope turns {dim} of {head_dim} items of a head; that must be an even share")
         if kind in ("llama3", "yarn", "longrope"):
