@@ -1,10 +1,15 @@
-"""Which configs become models, and what the others are told."""
+"""Which configs become models, what the others are told, and how families of others are found."""
+
+import importlib.metadata
+import sys
 
 import pytest
 import torch
 
-from asyncpage.errors import ModelError
-from asyncpage.models.registry import build_model
+from asyncpage.core import plugin_group
+from asyncpage.errors import ModelError, UsageError
+from asyncpage.models.llama import Llama
+from asyncpage.models.registry import BUILT_IN, FAMILIES, build_model, find_family, is_encoder
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -104,3 +109,103 @@ def test_a_config_that_cannot_run_is_refused_by_field(changes, text):
         return
     with pytest.raises(ModelError, match=text):
         build(**changes)
+
+
+def test_an_architecture_of_another_model_type_is_refused():
+    with pytest.raises(ModelError, match=r"MistralForCausalLM of model type 'llama' is not supported"):
+        build(architectures=["MistralForCausalLM"])
+    assert build(architectures=["Unknown", "LlamaForCausalLM"]).max_model_len == 32
+
+
+class Whale(Llama):
+    """A third party's fine family."""
+
+    name = "Whale"
+    architectures = ("WhaleForCausalLM",)
+
+
+class FromTheFuture(Whale):
+    api = 2
+
+
+class Kindless(Whale):
+    kind = "oracle"
+
+
+class Unlisted(Whale):
+    architectures = "WhaleForCausalLM"
+
+
+class Curious(Whale):
+    def build(self, config):
+        return None
+
+
+@pytest.fixture
+def plugins(monkeypatch):
+    """Replaces the installed entry points by the named objects of this module."""
+
+    def install(*pairs):
+        monkeypatch.setitem(sys.modules, "plugin_home", sys.modules[Whale.__module__])
+        entries = [
+            importlib.metadata.EntryPoint(name, value if ":" in value else f"plugin_home:{value}", FAMILIES.group)
+            for name, value in pairs
+        ]
+        monkeypatch.setattr(plugin_group, "entry_points", lambda group: {FAMILIES.group: entries}[group])
+        plugin_group.plugins.cache_clear()
+
+    yield install
+    plugin_group.plugins.cache_clear()
+
+
+WHALE = {"architectures": ["WhaleForCausalLM"], "model_type": "whale"}
+
+
+def test_a_strangers_family_is_found_by_its_entry_point_and_named_among_what_is_supported(plugins):
+    plugins(("whale", "Whale"))
+    assert build(**WHALE).max_model_len == 32
+    assert not is_encoder(WHALE)
+    with pytest.raises(ModelError, match=r"DolphinForCausalLM .*BertModel and, by plug-ins, model type whale$"):
+        build(architectures=["DolphinForCausalLM"], model_type="dolphin")
+    with pytest.raises(ModelError, match=r"WhaleForQuestions of model type 'whale' is not supported"):
+        build(architectures=["WhaleForQuestions"], model_type="whale")
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("Nowhere", "cannot be loaded: AttributeError"),
+        ("nowhere.at.all:Family", "cannot be loaded: ModuleNotFoundError"),
+        ("FromTheFuture", "'api' is 2, this asyncpage speaks contract 1; install a newer asyncpage"),
+        ("Kindless", "'kind' must be 'decoder' or 'encoder', found 'oracle'"),
+        ("Unlisted", "'architectures' must be a tuple of names, found 'WhaleForCausalLM'"),
+        ("Curious", "method 'build' does not take (self, config, parameters)"),
+    ],
+)
+def test_a_broken_family_is_refused_by_name_and_stops_only_who_asked_for_it(plugins, target, reason):
+    plugins(("whale", target))
+    assert build().max_model_len == 32
+    with pytest.raises(UsageError) as caught:
+        build(**WHALE)
+    text = str(caught.value)
+    assert text.startswith("Model family 'whale' (")
+    assert target in text
+    assert reason in text
+    assert text.endswith("Mend it or uninstall it.")
+
+
+def test_nobody_takes_the_model_type_of_a_built_in_family(plugins):
+    plugins(("llama", "Whale"))
+    with pytest.raises(UsageError, match="'llama' has more than one owner: asyncpage.models.llama:Llama, plugin_home"):
+        build()
+
+
+def test_the_built_in_families_are_there_without_entry_points(plugins):
+    plugins()
+    for model_type, family in BUILT_IN.items():
+        assert type(find_family({"model_type": model_type})) is family
+
+
+def test_the_installed_package_declares_its_families_as_entry_points():
+    declared = {entry.name: entry.load() for entry in importlib.metadata.entry_points(group=FAMILIES.group)}
+    assert declared.items() >= BUILT_IN.items()
