@@ -2,7 +2,7 @@
 
 Families make its parts and say how many; the executor calls `forward` once a step and gives `attend`.
 
-INVARIANT: layers of one attention shape are one group, and the groups that see everything come first.
+INVARIANT: rows meet nowhere but in `attend`, and nothing but layers writes to the stream.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor
 from asyncpage.backends.contract import AttentionSpec, LayerParams
 from asyncpage.messages import LayerGroup
 from asyncpage.models.attention import AttentionPart
+from asyncpage.models.layer_group import group_layers
 from asyncpage.models.layers import Embedding, RowMap
 from asyncpage.models.model import Attend
 from asyncpage.models.rope import Angles, Rope
@@ -62,13 +63,15 @@ class Decoder:
         self._embedding, self._layers, self._norm, self._head = embedding, tuple(layers), norm, head
         self._ropes = tuple(ropes)
         shapes = [layer.attention.shape for layer in self._layers]
-        self._shapes = tuple(dict.fromkeys(sorted(shapes, key=lambda shape: shape.window)))
+        groups = group_layers(shapes)
+        self._shapes = tuple(shapes[layers[0]] for layers in groups)
         self.groups = tuple(
-            LayerGroup("window" if shape.window else "full", shape.window, shapes.count(shape))
-            for shape in self._shapes
+            LayerGroup("window" if shape.window else "full", shape.window, len(layers))
+            for shape, layers in zip(self._shapes, groups, strict=True)
         )
-        self.layer_groups = tuple(self._shapes.index(shape) for shape in shapes)
-        self.layer_slots = tuple(shapes[:index].count(shape) for index, shape in enumerate(shapes))
+        places = {layer: (group, slot) for group, layers in enumerate(groups) for slot, layer in enumerate(layers)}
+        self.layer_groups = tuple(places[layer][0] for layer in range(len(shapes)))
+        self.layer_slots = tuple(places[layer][1] for layer in range(len(shapes)))
         self.layer_params = tuple(LayerParams(layer.attention.scale) for layer in self._layers)
 
     def specs(self, kv_dtype: str, block_size: int) -> tuple[AttentionSpec, ...]:

@@ -11,7 +11,7 @@ from asyncpage.backends.memory import allocate_kv
 from asyncpage.backends.registry import choose
 
 CPU = DeviceInfo("cpu", "x86_64")
-BLOCKS, BLOCK_SIZE = 97, 4
+BLOCKS, BLOCK_SIZE = 257, 4
 
 
 @dataclass

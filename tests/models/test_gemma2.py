@@ -17,6 +17,7 @@ from tests.models.tiny import Variants, check_mixed_steps, check_saved, config_o
 BASE: dict[str, Any] = {"head_dim": 8, "sliding_window": 9, "query_pre_attn_scalar": 8}
 VARIANTS: Variants = {
     "plain": {},
+    "four layers": {"num_hidden_layers": 4},
     "caps that bite": {"attn_logit_softcapping": 1.5, "final_logit_softcapping": 2.0},
     "no caps": {"attn_logit_softcapping": None, "final_logit_softcapping": None},
     "another scale": {"query_pre_attn_scalar": 37},
@@ -61,9 +62,9 @@ def test_what_would_change_the_answer_is_refused_by_name(changes: dict[str, Any]
 
 
 def test_every_other_layer_sees_a_window_and_the_specs_have_the_cap() -> None:
-    model = ours(oracle("plain"))
-    assert model.groups == (LayerGroup("full", 0, 1), LayerGroup("window", 9, 2))
-    assert model.layer_groups == (1, 0, 1)
+    model = ours(oracle("four layers"))
+    assert model.groups == (LayerGroup("full", 0, 2), LayerGroup("window", 9, 2))
+    assert model.layer_groups == (1, 0, 1, 0)
     assert [(spec.window, spec.softcap) for spec in model.specs("float32", 16)] == [(0, 50.0), (9, 50.0)]
 
 
@@ -79,7 +80,7 @@ def test_what_a_config_leaves_out_is_the_familys_own() -> None:
     specs = outline.model.specs("float32", 16)
     assert [(spec.window, spec.softcap, spec.head_dim, spec.kv_heads) for spec in specs] == [
         (0, 50.0, 256, 4),
-        (4096, 50.0, 256, 4),
+        *[(4096, 50.0, 256, 4)] * 2,
     ]
     assert outline.model.layer_params[0].scale == 256**-0.5
 

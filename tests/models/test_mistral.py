@@ -47,10 +47,10 @@ def test_a_saved_folder_gives_transformers_greedy_tokens(name: str, tmp_path: Pa
 
 def test_layers_are_grouped_by_window_full_attention_first() -> None:
     model = ours(oracle("windows and full"))
-    assert model.groups == (LayerGroup("full", 0, 1), LayerGroup("window", 9, 2))
-    assert model.layer_groups == (1, 0, 1)
-    assert model.layer_slots == (0, 0, 1)
-    assert [spec.window for spec in model.specs("float32", 16)] == [0, 9]
+    assert model.groups == (LayerGroup("full", 0, 1), LayerGroup("window", 9, 1), LayerGroup("window", 9, 1))
+    assert model.layer_groups == (1, 0, 2)
+    assert model.layer_slots == (0, 0, 0)
+    assert [spec.window for spec in model.specs("float32", 16)] == [0, 9, 9]
     assert ours(oracle("a window beyond the context")).groups == (LayerGroup("full", 0, 3),)
 
 
