@@ -1,4 +1,5 @@
 """Model families: from a config and named tensors to hidden states and logits.
 
-Read in this order: `model` (what the executor asks), `registry` and `config`, `llama`, then `layers` and `rope`.
+Read in this order: `model` (what the executor asks), `family` and `registry`, `llama` as the plainest family, then what
+it is made of: `config`, `parts`, `decoder`, `attention`, `layers`, `rope`, `parameter`.
 """

@@ -1,0 +1,78 @@
+"""Families whose layers differ, through the whole engine: windows and cached prefixes in a pool that fills."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig, SmolLM3Config, SmolLM3ForCausalLM
+
+from asyncpage.config import EngineConfig
+from asyncpage.engine import AsyncEngine
+from tests.e2e.oracle import Oracle, answer, check_idle, greedy
+from tests.models.tiny import tiny
+
+ANSWER = 24
+SHAPE: dict[str, Any] = {"vocab_size": 512, "max_position_embeddings": 256, "eos_token_id": 0}
+# Each with a pool that holds two requests of the full context, 16 blocks in each group, and hardly more.
+MODELS: dict[str, Any] = {
+    "Gemma 3, with six groups": (
+        193,
+        lambda: tiny(
+            Gemma3TextConfig,
+            Gemma3ForCausalLM,
+            SHAPE | {"num_hidden_layers": 6, "head_dim": 8, "sliding_window": 9, "rope_parameters": None},
+            norm=0.0,
+        ),
+    ),
+    "SmolLM3, with two": (
+        65,
+        lambda: tiny(
+            SmolLM3Config,
+            SmolLM3ForCausalLM,
+            SHAPE
+            | {"num_hidden_layers": 4, "no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 9},
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("settings", [{}, {"prefix_index": "tree", "pipeline_depth": 2}], ids=["chain", "tree"])
+@pytest.mark.parametrize("name", MODELS)
+async def test_answers_beyond_the_window_are_the_oracles_in_a_batch_with_cached_prefixes(
+    name: str, settings: dict[str, Any], tiny_model: Path, tmp_path: Path
+) -> None:
+    blocks, make = MODELS[name]
+    oracle = Oracle(make())
+    oracle.model.save_pretrained(tmp_path)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tiny_model / file, tmp_path)
+    prompts = [[(7 * i + j * j) % 509 + 3 for j in range(length)] for i, length in enumerate((1, 9, 17, 40, 33, 38))]
+    prompts += [[*prompts[3][:32], 5, 6, 7], prompts[3]]
+    config = EngineConfig(
+        model=str(tmp_path),
+        placement="inproc",
+        block_size=4,
+        max_num_seqs=8,
+        max_model_len=64,
+        max_num_batched_tokens=32,
+        cpu_threads=1,
+        dtype="float32",
+        num_kv_blocks=blocks,
+        **settings,
+    )
+    engine = await AsyncEngine.start(config)
+    try:
+        answers = [await answer(engine, prompts[3], greedy(ANSWER))]
+        answers += await asyncio.gather(*(answer(engine, prompt, greedy(ANSWER)) for prompt in prompts))
+        stats = engine.house.scheduler.stats()
+        await check_idle(engine)
+    finally:
+        await engine.stop()
+    assert stats["cached_tokens"] > 0
+    for prompt, tokens in zip([prompts[3], *prompts], answers, strict=True):
+        assert len(tokens) == ANSWER
+        oracle.check(prompt, tokens)
