@@ -61,23 +61,30 @@ class GGUFFile:
         info = self.tensors[name]
         return self._file.view(info.offset, info.size)
 
-    def dequantize(self, name: str, start: int = 0, stop: int | None = None, out: Floats | None = None) -> Floats:
-        """Rows `start` to `stop` of the tensor's first axis (all by default) as a float32 array, row-major.
+    def dequantize(self, name: str, out: Floats | None = None) -> Floats:
+        """The whole tensor as a float32 array of its shape: a new one, or `out`, contiguous and of that shape.
 
-        A tensor with one axis counts as a single row. The array is new, or `out`, contiguous and of that shape.
-        Errors: `KeyError`, `IndexError` for rows that are not there, `ValueError` for an `out` that does not fit.
+        Errors: `KeyError`, `ValueError` for an `out` that does not fit.
         """
         info = self.tensors[name]
-        rows = info.shape[0] if len(info.shape) > 1 else 1
-        stop = rows if stop is None else stop
+        if out is None:
+            out = np.empty(info.shape, np.float32)
+        elif out.shape != info.shape or out.dtype != np.float32 or not out.flags.c_contiguous:
+            raise ValueError(f"out must be contiguous float32 of shape {info.shape}")
+        _TYPES_BY_NAME[info.dtype].dequantize(self._file.view(info.offset, info.size), out.reshape(-1))
+        return out
+
+    def rows(self, name: str, start: int, stop: int) -> Floats:
+        """Rows `start` to `stop`, float32 [stop - start, length of the last axis]: all other axes count as one.
+
+        Errors: `KeyError`, `IndexError` for rows that are not there.
+        """
+        info = self.tensors[name]
+        rows = prod(info.shape[:-1])
         if not 0 <= start <= stop <= rows:
             raise IndexError(f"rows {start} to {stop} of {name!r}, which has {rows}")
         row_bytes = info.size // rows
-        shape = (stop - start, *info.shape[1:]) if len(info.shape) > 1 else info.shape
-        if out is None:
-            out = np.empty(shape, np.float32)
-        elif out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
-            raise ValueError(f"out must be contiguous float32 of shape {shape}")
+        out = np.empty((stop - start, info.shape[-1]), np.float32)
         data = self._file.view(info.offset + start * row_bytes, (stop - start) * row_bytes)
         _TYPES_BY_NAME[info.dtype].dequantize(data, out.reshape(-1))
         return out

@@ -1,9 +1,8 @@
 """A GGUF file as a checkpoint: its settings translated, its tensors dequantised one at a time.
 
-`open_checkpoint` makes it for the executor.
+`open_checkpoint` makes it for the executor; one module an architecture, or a few close kin, translates.
 
-INVARIANT: a row of a query or key projection is where Hugging Face has it: a head's first half of rotary pairs,
-then its second, although the file interleaves them.
+INVARIANT: names, shapes and order of rows are Hugging Face's, whatever the architecture's converter did to them.
 """
 
 from __future__ import annotations
@@ -17,15 +16,36 @@ import torch
 from asyncpage.errors import FormatError, ModelError
 from asyncpage.formats.gguf import GGUFFile
 from asyncpage.weights.fingerprint import fingerprint
-from asyncpage.weights.gguf_llama import Source, llama_config, llama_sources
+from asyncpage.weights.gguf_deepseek2 import deepseek2_config, deepseek2_sources
+from asyncpage.weights.gguf_gemma import gemma2_config, gemma2_sources, gemma3_config, gemma3_sources
+from asyncpage.weights.gguf_llama import llama_config, llama_sources, smollm3_config, smollm3_sources
+from asyncpage.weights.gguf_olmo2 import olmo2_config, olmo2_sources
+from asyncpage.weights.gguf_phi3 import phi3_config, phi3_sources
+from asyncpage.weights.gguf_qwen import (
+    qwen2_config,
+    qwen2_sources,
+    qwen3_config,
+    qwen3_sources,
+    qwen3moe_config,
+    qwen3moe_sources,
+)
+from asyncpage.weights.gguf_source import Source, read
 from asyncpage.weights.settings import settle
-
-# Float32 values dequantised before they are converted: 4 MiB, the most that a tensor needs beside itself.
-CHUNK_VALUES = 1 << 20
 
 _Config = Callable[[GGUFFile], dict[str, Any]]
 _Sources = Callable[[Mapping[str, Any], GGUFFile], dict[str, Source]]
-_ARCHITECTURES: Mapping[str, tuple[_Config, _Sources]] = {"llama": (llama_config, llama_sources)}
+_ARCHITECTURES: Mapping[str, tuple[_Config, _Sources]] = {
+    "deepseek2": (deepseek2_config, deepseek2_sources),
+    "gemma2": (gemma2_config, gemma2_sources),
+    "gemma3": (gemma3_config, gemma3_sources),
+    "llama": (llama_config, llama_sources),
+    "olmo2": (olmo2_config, olmo2_sources),
+    "phi3": (phi3_config, phi3_sources),
+    "qwen2": (qwen2_config, qwen2_sources),
+    "qwen3": (qwen3_config, qwen3_sources),
+    "qwen3moe": (qwen3moe_config, qwen3moe_sources),
+    "smollm3": (smollm3_config, smollm3_sources),
+}
 
 
 class GGUFCheckpoint:
@@ -35,8 +55,9 @@ class GGUFCheckpoint:
         self._file = GGUFFile(path)
         try:
             read_config, find_sources = self._architecture()
-            self.config = settle(read_config(self._file), str(path))
-            self._sources = find_sources(self.config, self._file)
+            config = read_config(self._file)
+            self._sources = find_sources(config, self._file)
+            self.config = settle(config, str(path))
             self.fingerprint = fingerprint(b"", [self._file])
         except BaseException:
             self.close()
@@ -50,31 +71,10 @@ class GGUFCheckpoint:
         source = self._sources.get(name)
         if source is None:
             raise ModelError(f"{self._file.path}: has no tensor that would be {name!r}")
-        out = torch.empty(source.shape, dtype=dtype)
-        rows = source.shape[0]
-        if dtype == torch.float32 and not source.interleaved_heads:
-            self._file.dequantize(source.name, out=out.numpy())
-        elif len(source.shape) == 1:
-            out.copy_(self._rows(source, 0, 1))
-        else:
-            head_rows = rows // source.interleaved_heads if source.interleaved_heads else 1
-            step = max(1, CHUNK_VALUES // (head_rows * source.shape[1])) * head_rows
-            for start in range(0, rows, step):
-                stop = min(rows, start + step)
-                out[start:stop].copy_(self._rows(source, start, stop))
-        self._file.release(source.name)
-        return out
+        return read(self._file, source, dtype)
 
     def close(self) -> None:
         self._file.close()
-
-    def _rows(self, source: Source, start: int, stop: int) -> torch.Tensor:
-        """Float32 rows `start` to `stop`, whole heads where they are interleaved, in Hugging Face's order."""
-        values = torch.from_numpy(self._file.dequantize(source.name, start, stop))
-        if not source.interleaved_heads:
-            return values
-        half = source.shape[0] // source.interleaved_heads // 2
-        return values.reshape(-1, half, 2, *values.shape[1:]).transpose(1, 2).reshape(values.shape)
 
     def _architecture(self) -> tuple[_Config, _Sources]:
         metadata, path = self._file.metadata, str(self._file.path)

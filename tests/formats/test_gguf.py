@@ -128,13 +128,14 @@ def test_tensors_are_read_as_the_package_wrote_them(path: Path, alignment: int |
 
 def test_rows_can_be_read_one_part_at_a_time(path: Path) -> None:
     file = GGUFFile(write(path))
-    assert np.array_equal(file.dequantize("pattern", 1, 3), PATTERN[1:3])
-    assert file.dequantize("packed", 2, 2).shape == (0, 32)
-    out = np.empty((2, 32), np.float32)
-    assert file.dequantize("pattern", 0, 2, out=out) is out
-    assert np.array_equal(out, PATTERN[:2])
+    assert np.array_equal(file.rows("pattern", 1, 3), PATTERN[1:3])
+    assert file.rows("packed", 2, 2).shape == (0, 32)
+    assert np.array_equal(file.rows("line", 0, 1), [[1.5, -2.5, 3.5]])
+    out = np.empty((3, 32), np.float32)
+    assert file.dequantize("pattern", out=out) is out
+    assert np.array_equal(out, PATTERN)
     with pytest.raises(IndexError, match="rows 2 to 4 of 'pattern', which has 3"):
-        file.dequantize("pattern", 2, 4)
+        file.rows("pattern", 2, 4)
     with pytest.raises(ValueError, match="float32"):
         file.dequantize("pattern", out=np.empty((3, 32)))
     with pytest.raises(KeyError):
