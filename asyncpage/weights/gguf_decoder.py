@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from asyncpage.errors import FormatError
 from asyncpage.formats.gguf import GGUFFile
 from asyncpage.weights.gguf_keys import Keys
 from asyncpage.weights.gguf_tensors import Tensors
@@ -23,13 +24,15 @@ Config = Mapping[str, Any]
 def common_config(file: GGUFFile, keys: Keys, model_type: str, architecture: str) -> dict[str, Any]:
     """The settings that every decoder has but its heads, as a `config.json` would say them."""
     embedding = file.tensors.get("token_embd.weight")
+    if embedding is None:
+        raise FormatError(str(file.path), "tensor 'token_embd.weight'", "is missing")
     layers = keys.count("block_count")
     if layers > len(file.tensors):  # before a list is made that the file could make endless
         raise keys.error("block_count", f"{layers} layers need more tensors than the {len(file.tensors)} in the file")
     config: dict[str, Any] = {
         "model_type": model_type,
         "architectures": [architecture],
-        "vocab_size": keys.count("vocab_size", default=embedding.shape[0] if embedding else None),
+        "vocab_size": keys.count("vocab_size", default=embedding.shape[0]),
         "hidden_size": keys.count("embedding_length"),
         "intermediate_size": keys.count("feed_forward_length"),
         "num_hidden_layers": layers,

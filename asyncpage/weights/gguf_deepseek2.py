@@ -77,16 +77,16 @@ def deepseek2_sources(config: Config, file: GGUFFile) -> dict[str, Source]:
 def _latent_sizes(keys: Keys, heads: int) -> dict[str, Any]:
     """Ranks and head sizes: of the attention itself in newer files, beside those of its latent form in a few keys."""
     rank, turned = keys.count("attention.kv_lora_rank"), keys.count("rope.dimension_count")
-    keys.need("rope.dimension_count_swa", turned)
     is_split = keys.get("attention.key_length_mla") is not None
+    suffix = "_mla" if is_split else ""
+    key, value = keys.count(f"attention.key_length{suffix}"), keys.count(f"attention.value_length{suffix}")
+    if turned % 2 or turned >= key:
+        raise keys.error("rope.dimension_count", f"found {turned}, an even part of the key length {key} is needed")
+    keys.need("rope.dimension_count_swa", turned)
     if is_split:
         keys.need("attention.key_length", rank + turned)
         keys.need("attention.value_length", rank)
-    suffix = "_mla" if is_split else ""
-    key, value = keys.count(f"attention.key_length{suffix}"), keys.count(f"attention.value_length{suffix}")
     keys.need("attention.head_count_kv", *((1,) if is_split else (1, heads)))
-    if turned % 2 or turned >= key:
-        raise keys.error("rope.dimension_count", f"found {turned}, an even part of the key length {key} is needed")
     return {
         "q_lora_rank": keys.count("attention.q_lora_rank", default=0, least=0) or None,
         "kv_lora_rank": rank,

@@ -81,7 +81,8 @@ class Keys:
         found = self.get(name)
         if found is None:
             return
-        if any(item not in values for item in (found if isinstance(found, list) else [found])):
+        allowed = [(type(value) is bool, value) for value in values]  # True equals 1 and is none
+        if any((type(item) is bool, item) not in allowed for item in (found if isinstance(found, list) else [found])):
             known = " or ".join(repr(value) for value in values)
             raise self.error(name, f"found {str(found)[:100]}, only {known} is supported for this architecture")
 

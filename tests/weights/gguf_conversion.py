@@ -55,21 +55,31 @@ def published_tensors(model: PreTrainedModel) -> Tensors:
 def write_gguf(model: PreTrainedModel, path: Path, options: Options) -> Path:
     config = model.config
     name = options.architecture or ARCHITECTURES.get(config.model_type, config.model_type)
-    writer = GGUFWriter(path, name)
-    writer.add_name("tiny")
-    for key, value in (settings(config, options) | dict(options.keys)).items():
-        write_setting(writer, f"{name}.{key}", value)
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_pad_token_id(0)
-    writer.add_token_list([f"{token}" for token in range(config.vocab_size)])
     tensors = dict(converted(model, options))
     if options.is_qkv_fused:
         join_qkv(tensors, config.num_hidden_layers)
-    tensors |= options.add
+    tensors = {there: values for there, values in (tensors | options.add).items() if there not in options.drop}
+    return write_parts(path, name, settings(config, options) | dict(options.keys), tensors, options.dtype)
+
+
+def write_parts(
+    path: Path,
+    architecture: str,
+    keys: Mapping[str, Any],
+    tensors: Tensors,
+    dtype: type | GGMLQuantizationType = np.float32,
+) -> Path:
+    """`keys` without the architecture before them; 97 tokens are called by their numbers."""
+    writer = GGUFWriter(path, architecture)
+    writer.add_name("tiny")
+    for key, value in keys.items():
+        write_setting(writer, f"{architecture}.{key}", value)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_pad_token_id(0)
+    writer.add_token_list([f"{token}" for token in range(97)])
     for there, values in tensors.items():
-        if there not in options.drop:
-            write_tensor(writer, there, np.ascontiguousarray(values), options.dtype)
+        write_tensor(writer, there, np.ascontiguousarray(values), dtype)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
