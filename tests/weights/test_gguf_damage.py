@@ -12,7 +12,8 @@ import pytest
 from asyncpage.errors import FormatError
 from asyncpage.formats.gguf import GGUFFile
 from asyncpage.weights.checkpoint import open_checkpoint
-from tests.weights.gguf_conversion import ARCHITECTURES, Options, Tensors, converted, settings, write_parts
+from tests.weights.gguf_conversion import ARCHITECTURES, Options, Tensors, converted, write_parts
+from tests.weights.gguf_key_conversion import settings
 from tests.weights.tiny_models import MODELS
 
 NAMES = ["llama-biased", "mixtral", "qwen2-yarn", "qwen3", "qwen3moe", "gemma2", "gemma3", "phi3-longrope", "smollm3",
@@ -27,7 +28,7 @@ NEEDED = ("block_count", "context_length", "embedding_length", "feed_forward_len
 def parts(name: str) -> tuple[str, dict[str, Any], Tensors]:
     model = MODELS[name]()
     architecture = ARCHITECTURES.get(model.config.model_type, model.config.model_type)
-    keys = {key: value for key, value in settings(model.config, Options()).items() if value is not None}
+    keys = {key: value for key, value in settings(model.config, is_kv_split=True).items() if value is not None}
     return architecture, keys, dict(converted(model, Options()))
 
 
