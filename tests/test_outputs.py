@@ -53,6 +53,9 @@ class Letters:
     def token_bytes(self, id: int) -> bytes:
         return self.token_text(id).encode()
 
+    def whole_text(self, data: bytes) -> str:
+        return data.decode(errors="replace")
+
 
 def test_entries_become_values_with_their_texts_and_without_what_cannot_be() -> None:
     entries = [(-1, None, 0), (97, -0.5, 2, 98, 97, 99, -1, -0.25, -0.5, -math.inf, 0.0)]

@@ -234,14 +234,14 @@ class TokenizerActor(Actor):
         return np.array(found, dtype="<i4")
 
     def _bad_word_ids(self, words: Sequence[str]) -> Generator[None, None, tuple[tuple[int, ...], ...]]:
-        """Each bad word as a model writes it, at the beginning of a text and behind a space."""
+        """Each bad word as a model writes it, inside of a text: behind a space, and behind anything else."""
         found: dict[tuple[int, ...], None] = {}
         tokens = 0
         for word in words:
             bare = word.lstrip(" ")
             for text in (bare, " " + bare) if bare else (word,):
                 ids = yield from self._tokenizer.encode_slices(
-                    text, add_special=False, slice_s=SLICE_S, now=self._clock.now
+                    text, add_special=False, continues=True, slice_s=SLICE_S, now=self._clock.now
                 )
                 if not ids:
                     raise RequestError(f"bad_words: {word!r} has no tokens in this model", param="bad_words")

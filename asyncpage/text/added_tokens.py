@@ -16,40 +16,57 @@ from collections.abc import Callable, Iterable, Iterator
 
 import regex
 
+from asyncpage.text.alternatives import any_of
 from asyncpage.text.vocabulary import AddedToken
 
 
 class AddedTokenFinder:
-    """The added tokens of one vocabulary. `normalize` is the vocabulary's own."""
+    """The added tokens of one vocabulary.
 
-    def __init__(self, tokens: Iterable[AddedToken], normalize: Callable[[str], str]) -> None:
+    `normalize` is the vocabulary's own. `continued`: the same for a stretch that goes on with a text that is there.
+    `settle`: brings normalised text into shape again after something was taken out of it.
+    """
+
+    def __init__(
+        self,
+        tokens: Iterable[AddedToken],
+        normalize: Callable[[str], str],
+        *,
+        continued: Callable[[str], str] | None = None,
+        settle: Callable[[str], str] | None = None,
+    ) -> None:
+        tokens = tuple(tokens)
         raw = {token.text: token for token in tokens if not token.normalized}
         late = {normalize(token.text): token for token in tokens if token.normalized}
         self._normalize = normalize
+        self._continued = normalize if continued is None else continued
+        self._settle = normalize if settle is None else settle
         self._raw, self._raw_pattern = raw, _pattern(raw)
         self._late, self._late_pattern = late, _pattern(late)
 
-    def split(self, text: str, *, parse_special: bool, guard: str = "") -> Iterator[str | int]:
+    def split(self, text: str, *, parse_special: bool, guard: str = "", continues: bool = False) -> Iterator[str | int]:
         """Stretches of normalised text, none empty, and ids of added tokens, in order.
 
         `parse_special` False leaves the texts of control tokens as they are. `guard` is taken out of the stretches
-        after control tokens were looked for.
+        after control tokens were looked for. `continues`: the text goes on with another.
         """
+        normalize = self._continued if continues else self._normalize
         for part in _split(text, self._raw, self._raw_pattern, parse_special):
             if isinstance(part, int):
                 yield part
-                continue
-            for late in _split(self._normalize(part), self._late, self._late_pattern, parse_special):
-                if isinstance(late, int):
-                    yield late
-                elif clean := self._normalize(late.replace(guard, "")) if guard else late:
-                    yield clean
+            elif not guard or part.strip(guard):
+                for late in _split(normalize(part), self._late, self._late_pattern, parse_special):
+                    if isinstance(late, int):
+                        yield late
+                    elif clean := self._settle(late.replace(guard, "")) if guard else late:
+                        yield clean
+            normalize = self._normalize
 
 
 def _pattern(tokens: Iterable[str]) -> re.Pattern[str] | None:
-    """The longest alternatives first; the `re` module finds their common beginning, if any, very fast."""
-    ordered = sorted(tokens, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, ordered))) if ordered else None
+    """The longest token at the leftmost place."""
+    texts = tuple(tokens)
+    return re.compile(any_of(texts)) if texts else None
 
 
 def _split(

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from asyncpage.errors import RequestError
+from asyncpage.text.alternatives import any_of
 
 # Unicode says of these that they are no characters and never will be, for use inside of one program.
 NONCHARACTERS = (
@@ -28,13 +29,13 @@ class ControlGuard:
     """The texts of one vocabulary's control tokens. `is_nfc`: what the tokenizer would make of a text is searched."""
 
     def __init__(self, control_texts: Iterable[str], is_nfc: bool) -> None:
-        texts = sorted(set(control_texts), key=len, reverse=True)
+        texts = set(control_texts)
         longer = [text for text in texts if len(text) > 1]
         self._is_nfc = is_nfc
         self._single = frozenset(text for text in texts if len(text) == 1)
-        self._any = re.compile("|".join(map(re.escape, longer))) if longer else None
+        self._any = re.compile(any_of(longer)) if longer else None
         # Every place where one begins, also inside of another.
-        self._begins = re.compile(f"(?=(?:{'|'.join(map(re.escape, longer))}))(.)", re.DOTALL) if longer else None
+        self._begins = re.compile(f"(?={any_of(longer)})(.)", re.DOTALL) if longer else None
         self._heads = frozenset(text[:end] for text in longer for end in range(1, len(text)))
         self._tails = frozenset(text[start:] for text in longer for start in range(1, len(text)))
         self._last = frozenset(head[-1] for head in self._heads)

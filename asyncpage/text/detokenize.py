@@ -152,11 +152,14 @@ class TextStream:
     def _echoed(self, tokenizer: Tokenizer, ids: Sequence[int]) -> str:
         """The prompt's text, to go before the answer; stop strings in it do not count.
 
-        Control tokens in it are shown, for they were written there, all but a first one that the model asks for.
+        Control tokens in it are shown, for they were written there, all but a first one that the model asks for. The
+        space that its vocabulary puts in front of a text is none of it; one that an answer begins with parts it from
+        its prompt.
         """
         if tokenizer.add_bos and ids[0] == tokenizer.bos_id:
             ids = ids[1:]
-        return self._decode(b"".join([tokenizer.token_bytes(id) for id in ids]))
+        text = self._decode(b"".join([tokenizer.token_bytes(id) for id in ids]))
+        return text.removeprefix(" ") if tokenizer.drops_first_space else text
 
     def feed_one(self, id: int) -> str:
         """The same for one id."""

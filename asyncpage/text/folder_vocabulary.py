@@ -63,6 +63,9 @@ def read_folder_vocabulary(folder: Path) -> Vocabulary:
     rules = parts.word_pieces
     if rules is not None and config.get("do_lower_case", rules.lowers) != rules.lowers:
         raise ModelError(f"{config_file}: do_lower_case is {config['do_lower_case']!r}, and {file} says otherwise")
+    spaces = parts.sentence_pieces
+    if spaces is not None and config.get("add_prefix_space") is (spaces.prefix == "none"):
+        raise ModelError(f"{config_file}: add_prefix_space is {config['add_prefix_space']}, and {file} says otherwise")
     return Vocabulary(
         source=str(file),
         tokens=tokens,
@@ -80,6 +83,8 @@ def read_folder_vocabulary(folder: Path) -> Vocabulary:
         named=named,
         templates=_templates(folder, config, config_file),
         word_pieces=rules,
+        sentence_pieces=spaces,
+        outside=frozenset(token.id for token in added if parts.vocab.get(token.text) != token.id),
     )
 
 

@@ -11,21 +11,26 @@ converter writes these files.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from asyncpage.errors import FormatError, ModelError
 from asyncpage.formats.gguf import GGUFFile
-from asyncpage.text import pieces
+from asyncpage.text.gguf_keys import PREFIX, TokenizerKeys
+from asyncpage.text.pieces import WHOLE, Splitting
+from asyncpage.text.pre_tokenizers import PRE_TOKENIZERS
+from asyncpage.text.sentence_piece_rules import SentencePieceRules
 from asyncpage.text.vocabulary import AddedToken, Vocabulary
 
 UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4  # of the types in tokenizer.ggml.token_type, those found in raw text
+MERGED = (1, USER_DEFINED, 5)  # those that characters are joined to: ordinary and unused ones too
 
 # Ends of a turn that older converters left out of the keys: a chat would run on without them.
-TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>")
+TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>")
+NO_TURN_END = "<|return|>"  # where there is this one, "<|end|>" ends a part of a turn
 
-_KEY = "tokenizer.ggml."
 _TEMPLATE_KEY = "tokenizer.chat_template"
 
 
@@ -40,45 +45,110 @@ def read_gguf_vocabulary(path: Path) -> Vocabulary:
 
 def vocabulary_of_metadata(source: str, metadata: Mapping[str, Any]) -> Vocabulary:
     """The vocabulary that these GGUF keys describe. Errors: as `read_gguf_vocabulary`."""
-    found = _Keys(source, metadata)
-    model = found.text("model")
-    if model != "gpt2":
-        raise ModelError(f"{source}: tokenizer model {model!r} is not supported; supported is gpt2 (byte-level BPE)")
-    name = found.text("pre")
-    pattern = pieces.NAMES.get(name)
-    if pattern is None:
-        known = ", ".join(pieces.NAMES)
+    keys = TokenizerKeys(source, metadata)
+    match keys.text("model"):
+        case "gpt2":
+            return _byte_level(source, metadata, keys)
+        case "llama":
+            return _sentence_piece(source, metadata, keys)
+        case other:
+            known = "gpt2 (byte-level BPE), llama (SentencePiece)"
+            raise ModelError(f"{source}: tokenizer model {other!r} is not supported; supported are {known}")
+
+
+def _byte_level(source: str, metadata: Mapping[str, Any], keys: TokenizerKeys) -> Vocabulary:
+    name = keys.text("pre")
+    kind = PRE_TOKENIZERS.get(name)
+    if kind is None:
+        known = ", ".join(PRE_TOKENIZERS)
         raise ModelError(f"{source}: pre-tokenizer {name!r} is not supported; supported are {known}")
-    tokens = found.texts("tokens")
-    is_llama3 = pattern == pieces.LLAMA3
-    added = tuple(
-        AddedToken(id, tokens[id], kind != USER_DEFINED)
-        for id, kind in enumerate(found.token_types(len(tokens)))
-        if kind in (UNKNOWN, CONTROL, USER_DEFINED) and tokens[id]
-    )
-    specials = {token.text: token.id for token in added if token.is_special}
-    bos_id = found.token_id("bos_token_id", len(tokens))
-    ends = [found.token_id(key, len(tokens)) for key in ("eos_token_id", "eot_token_id", "eom_token_id")]
-    end_ids = {id for id in ends if id is not None} | {specials[text] for text in TURN_ENDS if text in specials}
-    named = {"bos_token": bos_id, "eos_token": ends[0]}
-    for role, key in (("unk_token", "unknown_token_id"), ("pad_token", "padding_token_id")):
-        named[role] = found.token_id(key, len(tokens))
-    has_prefix = found.flag("add_bos_token", is_llama3) and bos_id is not None
-    has_suffix = found.flag("add_eos_token", False) and ends[0] is not None
-    return Vocabulary(
+    tokens = keys.texts("tokens")
+    types = keys.token_types(len(tokens))
+    plain = Vocabulary(
         source=source,
         tokens=tokens,
-        merges=partial(_pairs, source, found.texts("merges")),
+        merges=partial(_pairs, source, keys.texts("merges")),
+        added=_added(tokens, types),
+        splitting=Splitting(kind.pattern, keys.flag("add_space_prefix", False), kind.earlier),
+        is_nfc=kind.is_nfc,
+        ignore_merges=kind.ignores_merges,
+    )
+    return _with_roles(plain, metadata, keys, begins_with_bos=kind.begins_with_bos, roles={})
+
+
+def _sentence_piece(source: str, metadata: Mapping[str, Any], keys: TokenizerKeys) -> Vocabulary:
+    for key, known in (("pre", ("default", "llama-spm")), ("remove_extra_whitespaces", (False,))):
+        found = metadata.get(PREFIX + key, known[0])
+        if found not in known:
+            raise ModelError(f"{source}: {PREFIX}{key} {found!r} is not supported for llama; supported is {known[0]!r}")
+    if metadata.get(PREFIX + "precompiled_charsmap"):
+        raise ModelError(f"{source}: {PREFIX}precompiled_charsmap is not supported for llama; supported is none")
+    tokens = keys.texts("tokens")
+    types = keys.token_types(len(tokens))
+    scores = keys.scores(len(tokens))
+    has_prefix = keys.flag("add_space_prefix", True)
+    added = _added(tokens, types)
+    if metadata.get("general.architecture") == "phi3":
+        # The file has no key for it: these swallow the line that templates end behind them.
+        keeps = ("<unk>", "<s>", "<|endoftext|>")
+        added = tuple(replace(token, rstrip=token.text not in keeps) for token in added)
+    rules = SentencePieceRules(
+        prefix="always" if has_prefix else "none",
+        drops_first_space=has_prefix,
+        scores=[score if kind in MERGED else None for score, kind in zip(scores, types, strict=True)],
+    )
+    plain = Vocabulary(
+        source=source,
+        tokens=tokens,
+        merges=lambda: iter(()),
         added=added,
-        splitting=pieces.Splitting(pattern, found.flag("add_space_prefix", False)),
-        # The file has no key for it; every tokenizer of this family asks for NFC.
-        is_nfc=pattern == pieces.QWEN2,
-        ignore_merges=is_llama3,
+        splitting=Splitting(WHOLE),
+        fuse_unknown=True,
+        sentence_pieces=rules,
+    )
+    roles = {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0}
+    whole = _with_roles(plain, metadata, keys, begins_with_bos=True, roles=roles)
+    return replace(whole, unknown_id=keys.token_id("unknown_token_id", len(tokens), 0))
+
+
+def _added(tokens: list[str], types: list[int]) -> tuple[AddedToken, ...]:
+    return tuple(
+        AddedToken(id, tokens[id], kind != USER_DEFINED)
+        for id, kind in enumerate(types)
+        if kind in (UNKNOWN, CONTROL, USER_DEFINED) and tokens[id]
+    )
+
+
+def _with_roles(
+    plain: Vocabulary,
+    metadata: Mapping[str, Any],
+    keys: TokenizerKeys,
+    *,
+    begins_with_bos: bool,
+    roles: Mapping[str, int],
+) -> Vocabulary:
+    """What a vocabulary's tokens are for. `roles`: ids of the keys that may be absent."""
+    tokens = plain.tokens
+    specials = {token.text: token.id for token in plain.added if token.is_special}
+
+    def role(key: str) -> int | None:
+        return keys.token_id(key, len(tokens), roles.get(key))
+
+    bos_id, eos_id = role("bos_token_id"), role("eos_token_id")
+    ends = {eos_id, role("eot_token_id"), role("eom_token_id"), *(specials.get(text) for text in TURN_ENDS)}
+    if NO_TURN_END in specials:
+        ends.discard(specials.get("<|end|>"))
+    named = {"bos_token": bos_id, "eos_token": eos_id}
+    named |= {"unk_token": role("unknown_token_id"), "pad_token": role("padding_token_id")}
+    has_prefix = keys.flag("add_bos_token", begins_with_bos) and bos_id is not None
+    has_suffix = keys.flag("add_eos_token", False) and eos_id is not None
+    return replace(
+        plain,
         prefix_ids=(bos_id,) if has_prefix and bos_id is not None else (),
-        suffix_ids=(ends[0],) if has_suffix and ends[0] is not None else (),
+        suffix_ids=(eos_id,) if has_suffix and eos_id is not None else (),
         bos_id=bos_id,
-        end_ids=tuple(sorted(end_ids)),
-        named={role: tokens[id] for role, id in named.items() if id is not None},
+        end_ids=tuple(sorted(id for id in ends if id is not None)),
+        named={name: tokens[id] for name, id in named.items() if id is not None},
         templates=dict(_templates(metadata)),
     )
 
@@ -87,7 +157,9 @@ def _pairs(source: str, merges: list[str]) -> Iterator[tuple[str, str]]:
     for number, merge in enumerate(merges):
         left, space, right = merge.partition(" ")
         if not left or not space or not right or " " in right:
-            raise FormatError(source, f"{_KEY}merges[{number}]", f"found {merge!r}, two tokens and a space are needed")
+            raise FormatError(
+                source, f"{PREFIX}merges[{number}]", f"found {merge!r}, two tokens and a space are needed"
+            )
         yield left, right
 
 
@@ -97,47 +169,3 @@ def _templates(metadata: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield "default", value
         elif key.startswith(_TEMPLATE_KEY + ".") and isinstance(value, str):
             yield key.removeprefix(_TEMPLATE_KEY + "."), value
-
-
-class _Keys:
-    """The `tokenizer.ggml` keys, each checked for its type."""
-
-    def __init__(self, source: str, metadata: Mapping[str, Any]) -> None:
-        self._source = source
-        self._metadata = metadata
-
-    def text(self, key: str) -> str:
-        value = self._metadata.get(_KEY + key)
-        if value is None:
-            raise ModelError(f"{self._source}: has no {_KEY}{key}, so its tokenizer is of an unknown kind")
-        if not isinstance(value, str):
-            raise self._wrong(key, value, "a string")
-        return value
-
-    def texts(self, key: str) -> list[str]:
-        value = self._metadata.get(_KEY + key)
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise self._wrong(key, value, "a list of strings")
-        return value
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self._metadata.get(_KEY + key, default)
-        if not isinstance(value, bool):
-            raise self._wrong(key, value, "true or false")
-        return value
-
-    def token_id(self, key: str, size: int) -> int | None:
-        value = self._metadata.get(_KEY + key)
-        if value is not None and (not isinstance(value, int) or not 0 <= value < size):
-            raise self._wrong(key, value, f"a token id below {size}")
-        return value
-
-    def token_types(self, size: int) -> list[int]:
-        value = self._metadata.get(_KEY + "token_type")
-        if not isinstance(value, list) or len(value) != size or not all(isinstance(item, int) for item in value):
-            raise self._wrong("token_type", value, f"a list of {size} integers, one a token")
-        return value
-
-    def _wrong(self, key: str, value: object, needed: str) -> FormatError:
-        found = repr(value) if not isinstance(value, list) else f"a list of {len(value)}"
-        return FormatError(self._source, _KEY + key, f"found {found}, {needed} is needed")

@@ -17,7 +17,7 @@ UNKNOWN = -1  # stands for the first prompt token where its id was not told
 
 
 class TokenTable(Protocol):
-    """Says what single tokens look like: a tokenizer."""
+    """Says what tokens look like: a tokenizer."""
 
     def token_text(self, id: int) -> str:
         """As the API shows it; "" for an id that the vocabulary does not have."""
@@ -25,6 +25,10 @@ class TokenTable(Protocol):
 
     def token_bytes(self, id: int) -> bytes:
         """What it stands for, b"" for an id that the vocabulary does not have."""
+        ...
+
+    def whole_text(self, data: bytes) -> str:
+        """What the tokens of a whole text stand for, as text."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Text to token ids and back, by byte-level BPE or by WordPiece.
+"""Text to token ids and back, by byte-level BPE, SentencePiece's BPE or WordPiece.
 
 The tokenizer actor encodes with it, in slices; the detokenizer reads its table of bytes.
 
@@ -9,18 +9,14 @@ cache is bounded and never holds a long piece.
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from asyncpage.errors import ModelError, RequestError
-from asyncpage.text.added_tokens import AddedTokenFinder
-from asyncpage.text.bpe import SHORT_BYTES, BytePairEncoder
-from asyncpage.text.byte_alphabet import unspell
+from asyncpage.text.pair_merges import SHORT_SYMBOLS
 from asyncpage.text.vocabulary import Vocabulary
+from asyncpage.text.vocabulary_kind import kind_of
 from asyncpage.text.vocabulary_source import load_vocabulary
-from asyncpage.text.wordpiece import WordPieceEncoder
 
 MAX_CACHED_PIECES = 1 << 16  # some 10 MB; natural text repeats far fewer
 MAX_CACHED_CHARACTERS = 32  # longer pieces hardly repeat
@@ -33,7 +29,8 @@ class Tokenizer:
 
     `vocab_size`: ids are below it. `bos_id`: None where the model has none. `add_bos`: whether a text prompt begins
     with it. `suffix_ids`: put behind a text prompt. `eos_ids`: ids that end an answer. `special_ids`: control tokens.
-    `bytes_by_id`: what each id stands for. `named`: texts of tokens by their role (`bos_token`).
+    `bytes_by_id`: what each id stands for. `named`: texts of tokens by their role (`bos_token`). `drops_first_space`:
+    the one that a text's tokens begin with is not shown.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -49,26 +46,17 @@ class Tokenizer:
         for id in (*self._prefix_ids, *self.suffix_ids):
             if id >= self.vocab_size:
                 raise ModelError(f"{vocabulary.source}: id {id} is put around texts, the vocabulary ends before it")
-        rules = vocabulary.word_pieces
-        shown = unspell if rules is None else rules.shown
-        bytes_by_id = [shown(token) for token in tokens]
+        ids = {token: id for id, token in enumerate(tokens) if token and id not in vocabulary.outside}
+        kind = kind_of(vocabulary, ids)
+        self._finder, self._begin, self._cut, self._encoder = kind.finder, kind.begin, kind.cut, kind.encoder
+        self.drops_first_space = kind.drops_first_space
+        bytes_by_id = [kind.shown(token) for token in tokens]
         for token in added:
-            bytes_by_id[token.id] = token.text.encode("utf-8", "replace")
+            bytes_by_id[token.id] = kind.shown_added(token.text)
         self.bytes_by_id: Sequence[bytes] = tuple(bytes_by_id)
         self._shown = tuple(b"" if id in self.special_ids else data for id, data in enumerate(bytes_by_id))
         self._texts = tuple(map(_text_or_none, bytes_by_id))
         self._shown_texts = tuple("" if id in self.special_ids else text for id, text in enumerate(self._texts))
-        ids = {token: id for id, token in enumerate(tokens) if token}
-        self._encoder: _Encoder
-        if rules is None:
-            self._encoder = BytePairEncoder(vocabulary, ids)
-            self._finder = AddedTokenFinder(added, _to_nfc if vocabulary.is_nfc else _as_it_is)
-        else:
-            self._encoder = WordPieceEncoder(rules, ids)
-            self._finder = AddedTokenFinder(added, rules.normalize)
-        self._starts_with_space = rules is not None
-        self._find_pieces = vocabulary.splitting.compiled().finditer
-        self._add_prefix_space = vocabulary.splitting.add_prefix_space
         self._cache: dict[str, tuple[int, ...]] = {}
 
     def encode(self, text: str, *, parse_special: bool = True, add_special: bool = True, guard: str = "") -> list[int]:
@@ -90,21 +78,24 @@ class Tokenizer:
         parse_special: bool = True,
         add_special: bool = True,
         guard: str = "",
+        continues: bool = False,
         slice_s: float,
         now: Callable[[], float],
     ) -> Generator[None, None, list[int]]:
         """The ids of `text`, yielding about every `slice_s` seconds by the clock `now`.
 
         `parse_special`: texts of control tokens become those tokens. `add_special`: put the model's own ids around
-        the text. `guard`: a character that keeps control-token texts apart and is not part of the text.
+        the text. `guard`: a character that keeps control-token texts apart and is not part of the text. `continues`: it
+        goes on with another text, so no space that the model wants at a beginning goes before it.
         Errors: `RequestError` for text that is not Unicode (half a surrogate pair).
         """
         ids = list(self._prefix_ids) if add_special else []
-        cache = self._cache
+        cache, begin = self._cache, self._begin
         pace = _Pace(slice_s, now)
         left = PIECES_A_LOOK
+        parts = self._finder.split(text, parse_special=parse_special, guard=guard, continues=continues)
         try:
-            for part in self._finder.split(text, parse_special=parse_special, guard=guard):
+            for number, part in enumerate(parts):
                 if isinstance(part, int):
                     ids.append(part)
                     left -= 1
@@ -112,12 +103,12 @@ class Tokenizer:
                         left = PIECES_A_LOOK
                         yield from pace.look()
                     continue
-                if self._add_prefix_space and not part.startswith(" "):
-                    part = " " + part
-                for match in self._find_pieces(part):
-                    known = cache.get(match[0])
+                if begin is not None and (number or not continues):
+                    part = begin(part, not number)
+                for piece in self._cut(part):
+                    known = cache.get(piece)
                     if known is None:
-                        known = yield from self._encode_piece(match[0], pace)
+                        known = yield from self._encode_piece(piece, pace)
                         left -= MISS_COST
                     ids += known
                     left -= 1
@@ -135,7 +126,7 @@ class Tokenizer:
     def _encode_piece(self, piece: str, pace: _Pace) -> Generator[None, None, tuple[int, ...]]:
         """The ids of a piece that is not in the cache, which holds it afterwards if it is short."""
         data = piece.encode()
-        if len(data) <= SHORT_BYTES:
+        if len(data) <= SHORT_SYMBOLS:
             ids = self._encoder.encode(data)
         else:
             long: list[int] = []
@@ -164,8 +155,12 @@ class Tokenizer:
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """The text of `ids`; bytes that are no characters become U+FFFD."""
         table, size = self._shown if skip_special else self.bytes_by_id, self.vocab_size
-        text = b"".join([table[id] for id in ids if 0 <= id < size]).decode("utf-8", "replace")
-        return text.removeprefix(" ") if self._starts_with_space else text
+        return self.whole_text(b"".join([table[id] for id in ids if 0 <= id < size]))
+
+    def whole_text(self, data: bytes) -> str:
+        """What the tokens of a text, from its first on, stand for, as text; bytes that are no characters are U+FFFD."""
+        text = data.decode("utf-8", "replace")
+        return text.removeprefix(" ") if self.drops_first_space else text
 
     def shown_bytes(self, *, skip_special: bool) -> Sequence[bytes]:
         """The bytes to show for each id: those of control tokens are b"" with `skip_special`."""
@@ -174,14 +169,6 @@ class Tokenizer:
     def shown_texts(self, *, skip_special: bool) -> Sequence[str | None]:
         """The same as text, None for an id whose bytes are no whole characters."""
         return self._shown_texts if skip_special else self._texts
-
-
-class _Encoder(Protocol):
-    """What makes ids of a piece, in one go or in portions between which it yields."""
-
-    def encode(self, data: bytes) -> tuple[int, ...]: ...
-
-    def encode_in_portions(self, data: bytes, ids: list[int]) -> Iterator[None]: ...
 
 
 class _Pace:
@@ -214,11 +201,3 @@ def _text_or_none(data: bytes) -> str | None:
         return data.decode()
     except UnicodeDecodeError:
         return None
-
-
-def _to_nfc(text: str) -> str:
-    return text if unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text)
-
-
-def _as_it_is(text: str) -> str:
-    return text

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from asyncpage.text.pieces import Splitting
+from asyncpage.text.sentence_piece_rules import SentencePieceRules
 from asyncpage.text.wordpiece import WordPieceRules
 
 
@@ -33,14 +34,15 @@ class AddedToken:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """A vocabulary: byte-level BPE, or WordPiece where it has `word_pieces`.
+    """A vocabulary: byte-level BPE, or WordPiece or SentencePiece's BPE where it has their rules.
 
     `tokens`: the text of each id, "" where there is none. `merges` gives pairs of texts, most urgent first.
     `splitting`: how text is cut into pieces. `is_nfc`: text is brought to Unicode form NFC first. `ignore_merges`:
     a piece that is a token is taken whole. `unknown_id`: stands for bytes without a token, None drops them;
     `fuse_unknown` makes one of several in a row. `prefix_ids`, `suffix_ids`: put around a text prompt.
     `end_ids`: tokens that end an answer. `named`: texts of the tokens that templates know by role (`bos_token`).
-    `templates`: chat templates by name, the usual one is "default".
+    `templates`: chat templates by name, the usual one is "default". `outside`: ids of added tokens that text cannot
+    be merged into.
     """
 
     source: str
@@ -59,3 +61,5 @@ class Vocabulary:
     named: Mapping[str, str] = field(default_factory=dict)
     templates: Mapping[str, str] = field(default_factory=dict)
     word_pieces: WordPieceRules | None = None
+    sentence_pieces: SentencePieceRules | None = None
+    outside: frozenset[int] = frozenset()

@@ -34,7 +34,8 @@ from asyncpage.messages import (
 from asyncpage.testing.clock import FakeClock
 from asyncpage.text.byte_alphabet import CHARACTERS
 from asyncpage.text.chat_template import ChatTemplate
-from asyncpage.text.pieces import GPT2, Splitting
+from asyncpage.text.pieces import GPT2, WHOLE, Splitting
+from asyncpage.text.sentence_piece_rules import SentencePieceRules
 from asyncpage.text.tokenizer import Tokenizer
 from asyncpage.text.vocabulary import AddedToken, Vocabulary
 
@@ -251,6 +252,16 @@ def test_bad_words_are_found_with_and_without_a_space() -> None:
     bench = Bench()
     admit = bench.admitted("x", SamplingParams(bad_words=("no", " no", "a b", " ", "<|end|>")))
     assert admit.bad_word_ids == (tuple(b"no"), tuple(b" no"), tuple(b"a b"), tuple(b" a b"), (32,), (END,), (32, END))
+
+
+def test_bad_words_of_a_vocabulary_that_begins_with_a_space_are_found_inside_of_a_text_too() -> None:
+    tokens = ["<unk>", "n", "o", "▁"]
+    rules = SentencePieceRules(prefix="always", drops_first_space=True)
+    bench = Bench()
+    bench.actor._tokenizer = Tokenizer(
+        Vocabulary("sentences", tokens, lambda: iter(()), (), Splitting(WHOLE), sentence_pieces=rules)
+    )
+    assert bench.admitted("n", SamplingParams(bad_words=("no",))).bad_word_ids == ((1, 2), (3, 1, 2))
 
 
 def test_a_bad_word_without_tokens_is_refused() -> None:

@@ -77,6 +77,9 @@ class Letters:
     def token_bytes(self, id: int) -> bytes:
         return bytes([id]) if 0 <= id < EOS else b""
 
+    def whole_text(self, data: bytes) -> str:
+        return data.decode(errors="replace")
+
 
 class EchoEngine:
     """Token b is byte b, token 256 ends. Choice i of n echoes the prompt turned left by i bytes.

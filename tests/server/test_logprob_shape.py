@@ -20,6 +20,9 @@ class Table:
     def token_bytes(self, id: int) -> bytes:
         return self.texts[id]
 
+    def whole_text(self, data: bytes) -> str:
+        return data.decode(errors="replace")
+
 
 TABLE = Table(TEXTS)
 FIRST = (5, None, 0)

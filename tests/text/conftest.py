@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from asyncpage import store
 from tests.text.demo_tokenizer import demo_tokenizer
@@ -133,6 +133,30 @@ def small_json() -> dict[str, Any]:
     )
     oracle.train_from_iterator([_english()[:50_000]], trainer)
     found: dict[str, Any] = json.loads(oracle.to_str())
+    return found
+
+
+BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+@pytest.fixture(scope="session")
+def sentence_json() -> dict[str, Any]:
+    """A `tokenizer.json` of SentencePiece's kind with some 700 tokens, laid out as Llama 2's is."""
+    oracle = Tokenizer(models.BPE())
+    oracle.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    oracle.pre_tokenizer = pre_tokenizers.Metaspace()
+    oracle.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    specials = ["<unk>", "<s>", "</s>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=700, limit_alphabet=60, special_tokens=[*specials, *BYTE_TOKENS], show_progress=False
+    )
+    oracle.train_from_iterator([_english()[:50_000]], trainer)
+    found: dict[str, Any] = json.loads(oracle.to_str())
+    found["pre_tokenizer"] = None
+    found["added_tokens"] = [token for token in found["added_tokens"] if token["content"] in specials]
+    found["model"] |= {"byte_fallback": True, "fuse_unk": True, "unk_token": "<unk>"}
     return found
 
 

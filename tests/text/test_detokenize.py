@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.text.byte_alphabet import spell
 from asyncpage.text.detokenize import TextStream, TextStreams
-from asyncpage.text.pieces import GPT2, Splitting
+from asyncpage.text.pieces import GPT2, WHOLE, Splitting
+from asyncpage.text.sentence_piece_rules import SentencePieceRules
 from asyncpage.text.tokenizer import Tokenizer, load_tokenizer
 from asyncpage.text.unison import FEW, Unison
 from asyncpage.text.vocabulary import AddedToken, Vocabulary
@@ -137,6 +138,23 @@ def test_the_prompt_may_end_inside_a_character(tiny: Tokenizer) -> None:
     assert stream.feed([5]) == "A<|end|>"
     assert stream.feed([6]) == "😀"
     assert opened(tiny, SamplingParams(), [0, 4]).flush() == "A\ufffd"
+
+
+def test_an_echoed_prompt_is_without_the_space_that_its_vocabulary_puts_in_front() -> None:
+    tokens = ["<s>", "▁one", "▁two", "<0xC4>", "<0x8F>"]
+    rules = SentencePieceRules(prefix="always", drops_first_space=True)
+    vocabulary = Vocabulary(
+        *("sentences", tokens, lambda: iter(()), (AddedToken(0, "<s>"),), Splitting(WHOLE)),
+        bos_id=0,
+        prefix_ids=(0,),
+        sentence_pieces=rules,
+    )
+    mine = Tokenizer(vocabulary)
+    # A space that the answer begins with parts it from the prompt.
+    assert opened(mine, SamplingParams(), [0, 1]).feed([2, 3, 4]) == "one two\u010f"
+    assert opened(mine, SamplingParams()).feed([2, 3]) == " two"
+    assert mine.decode([0, 1, 2, 3, 4]) == "one two\u010f"
+    assert mine.whole_text(b" one") == "one"
 
 
 @settings(max_examples=250, deadline=None)

@@ -51,7 +51,11 @@ def test_the_keys_become_the_tokenizer_that_they_describe(metadata: dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("pre", "adds_bos"), [("gpt-2", False), ("smollm", False), ("qwen2", False), ("llama-bpe", True), ("llama3", True)]
+    ("pre", "adds_bos"),
+    [
+        *[("gpt-2", False), ("smollm", False), ("qwen2", False), ("llama-bpe", True), ("llama3", True)],
+        *[("tekken", True), ("dbrx", False), ("smaug-bpe", False), ("gpt-4o", False), ("deepseek-v3", False)],
+    ],
 )
 def test_a_text_begins_with_bos_where_the_kind_or_the_key_says_so(
     metadata: dict[str, Any], pre: str, adds_bos: bool
@@ -70,10 +74,10 @@ def test_templates_are_kept_by_name(metadata: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "llama"}, "tokenizer model 'llama' is not supported"),
+        ({"model": "gemma4"}, "tokenizer model 'gemma4' is not supported; supported are gpt2"),
         ({"model": "bert"}, "tokenizer model 'bert' is not supported"),
         ({"model": None}, r"has no tokenizer\.ggml\.model"),
-        ({"pre": "tekken"}, "pre-tokenizer 'tekken' is not supported; supported are gpt-2"),
+        ({"pre": "falcon"}, "pre-tokenizer 'falcon' is not supported; supported are gpt-2"),
         ({"pre": "default"}, "pre-tokenizer 'default' is not supported"),
         ({"pre": None}, r"has no tokenizer\.ggml\.pre"),
     ],
@@ -103,3 +107,80 @@ def test_a_malformed_key_is_refused_by_name(metadata: dict[str, Any], changes: d
     (key,) = changes
     with pytest.raises(FormatError, match=rf"tokenizer\.ggml\.{key}"):
         load(metadata, **changes)
+
+
+@pytest.fixture
+def sentences(sentence_json: dict[str, Any]) -> dict[str, Any]:
+    """The same for a vocabulary of SentencePiece's kind; scores fall as merges become less urgent."""
+    vocab = sentence_json["model"]["vocab"]
+    tokens = sorted(vocab, key=vocab.__getitem__)
+    scores: dict[str, float] = {}
+    for rank, merge in enumerate(sentence_json["model"]["merges"]):
+        scores.setdefault("".join(merge), -float(rank))
+    return {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.pre": "default",
+        "tokenizer.ggml.tokens": [*tokens, "<|end|>", "[PAD]"],
+        "tokenizer.ggml.scores": [*(scores.get(token, 0.0) for token in tokens), -1000.0, -1000.0],
+        "tokenizer.ggml.token_type": [2, 3, 3, *[6] * 256, *[1] * (len(tokens) - 259), 3, 5],
+    }
+
+
+def test_scores_become_the_tokenizer_that_the_merges_describe(
+    sentences: dict[str, Any], sentence_json: dict[str, Any]
+) -> None:
+    mine = load(sentences)
+    oracle = tokenizers.Tokenizer.from_str(json.dumps(sentence_json))
+    for text in ("The quick brown fox 123 é 你 <s> end", "", " ", "a</s> b", "<unk>\n"):
+        assert mine.encode(text, add_special=False) == oracle.encode(text).ids
+    # What the keys leave out is what the first models of this kind had.
+    size = mine.vocab_size
+    assert (mine.bos_id, mine.add_bos, mine.eos_ids) == (1, True, (2, size - 2))
+    assert mine.named == {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    assert mine.decode(mine.encode(" a b")) == " a b"
+    assert load(sentences, add_space_prefix=False).decode([*mine.encode("é", add_special=False)]) == " é"
+
+
+def test_the_end_of_a_turn_is_no_end_where_another_token_says_so(metadata: dict[str, Any]) -> None:
+    tokens = metadata["tokenizer.ggml.tokens"]
+    changes = {"tokens": [*tokens[:-3], "<|end|>", "<|return|>", "[PAD]"]}
+    kinds = metadata["tokenizer.ggml.token_type"]
+    assert load(metadata, **changes, token_type=[*kinds[:-3], 3, 1, 5]).eos_ids == (1, len(tokens) - 3)
+    assert load(metadata, **changes, token_type=[*kinds[:-3], 3, 3, 5]).eos_ids == (1,)
+
+
+def test_a_phi_3s_control_tokens_swallow_the_white_space_behind_them(sentences: dict[str, Any]) -> None:
+    for architecture, swallows in (("phi3", True), ("llama", False)):
+        mine = load({**sentences, "general.architecture": architecture})
+        end = mine.vocab_size - 2
+        assert (mine.encode("<|end|> \n", add_special=False) == [end]) is swallows
+        assert mine.encode("<s>\n", add_special=False)[1:] == mine.encode("\n", add_special=False)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"pre": "llama-bpe"}, {"remove_extra_whitespaces": True}, {"precompiled_charsmap": [1, 2]}],
+)
+def test_what_would_change_the_ids_of_scores_is_refused_by_name(
+    sentences: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    (key,) = changes
+    with pytest.raises(ModelError, match=rf"tokenizer\.ggml\.{key}.* is not supported"):
+        load(sentences, **changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scores": None},
+        {"scores": [1.0]},
+        {"scores": "abc"},
+        {"scores": [float("nan")] * 10},
+        {"add_space_prefix": 1},
+        {"unknown_token_id": 10**6},
+    ],
+)
+def test_a_malformed_key_of_scores_is_refused_by_name(sentences: dict[str, Any], changes: dict[str, Any]) -> None:
+    (key,) = changes
+    with pytest.raises(FormatError, match=rf"tokenizer\.ggml\.{key}"):
+        load(sentences, **changes)

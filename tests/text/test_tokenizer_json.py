@@ -48,8 +48,18 @@ def sequence(*parts: dict[str, Any]) -> dict[str, Any]:
         sequence(split(pieces.LLAMA3), byte_level(use_regex=False)),
         sequence(split(pieces.QWEN2), byte_level(use_regex=False)),
         sequence(split(pieces.GPT2), byte_level(use_regex=False)),
+        sequence(split(pieces.TEKKEN), byte_level(use_regex=False)),
+        sequence({**split(pieces.O200K), "behavior": "Removed", "invert": True}, byte_level(use_regex=False)),
+        sequence(*map(split, pieces.DEEPSEEK_V3), byte_level(use_regex=False)),
+        sequence(
+            *map(split, pieces.DEEPSEEK_LLM[:-1]),
+            {"type": "Digits", "individual_digits": True},
+            byte_level(use_regex=False),
+        ),
+        sequence(split(pieces.LLAMA3), byte_level(use_regex=True)),
+        sequence({"type": "Digits", "individual_digits": False}, byte_level()),
+        sequence({"type": "Digits", "individual_digits": True}, byte_level(use_regex=False)),
     ],
-    ids=["gpt2", "prefix", "whole", "whole-prefix", "smollm", "llama3", "qwen2", "gpt2-split"],
 )
 def test_every_supported_pre_tokenizer_gives_the_reference_ids(model_folder: WriteFolder, part: dict[str, Any]) -> None:
     expect_reference_ids(model_folder({"pre_tokenizer": part}))
@@ -61,8 +71,10 @@ def test_every_supported_pre_tokenizer_gives_the_reference_ids(model_folder: Wri
         {"pre_tokenizer": None},
         {"pre_tokenizer": {"type": "Metaspace", "replacement": "_", "prepend_scheme": "always"}},
         {"pre_tokenizer": sequence(split(r"\w+|\W+"), byte_level(use_regex=False))},
-        {"pre_tokenizer": sequence(split(pieces.LLAMA3), byte_level(use_regex=True))},
-        {"pre_tokenizer": sequence({"type": "Digits", "individual_digits": False}, byte_level())},
+        {"pre_tokenizer": sequence(split(pieces.DIGIT), byte_level(use_regex=False))},
+        {"pre_tokenizer": sequence({**split(pieces.DEEPSEEK_V3[0]), "behavior": "Removed"}, byte_level())},
+        {"pre_tokenizer": sequence({**split(pieces.DEEPSEEK_V3[0]), "invert": True}, byte_level())},
+        {"pre_tokenizer": sequence(split(pieces.LLAMA3), byte_level(use_regex=False, add_prefix_space=True))},
         {"pre_tokenizer": sequence({"type": "Punctuation"}, byte_level())},
         {"pre_tokenizer": sequence(sequence(byte_level()))},
         {"normalizer": {"type": "NFKC"}},

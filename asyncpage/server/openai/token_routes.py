@@ -62,7 +62,7 @@ async def detokenize(request: web.Request) -> web.Response:
     pieces: list[bytes] = []
     async for some in _slices(np.frombuffer(call.tokens, dtype="<i4")):
         pieces += map(table.token_bytes, some.tolist())
-    return web.json_response({"prompt": b"".join(pieces).decode("utf-8", "replace")})
+    return web.json_response({"prompt": table.whole_text(b"".join(pieces))})
 
 
 async def tokenizer_info(request: web.Request) -> web.Response:
