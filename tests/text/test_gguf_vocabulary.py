@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import tokenizers
+from gguf import GGUFWriter
 
 from asyncpage.errors import FormatError, ModelError
 from asyncpage.text.gguf_vocabulary import vocabulary_of_metadata
-from asyncpage.text.tokenizer import Tokenizer
+from asyncpage.text.tokenizer import Tokenizer, load_tokenizer
 
 
 @pytest.fixture
@@ -139,6 +141,21 @@ def test_scores_become_the_tokenizer_that_the_merges_describe(
     assert mine.named == {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     assert mine.decode(mine.encode(" a b")) == " a b"
     assert load(sentences, add_space_prefix=False).decode([*mine.encode("é", add_special=False)]) == " é"
+
+
+def test_a_file_with_scores_is_read_as_its_keys_say(sentences: dict[str, Any], tmp_path: Path) -> None:
+    writer = GGUFWriter(tmp_path / "model.gguf", "llama")
+    writer.add_tokenizer_model("llama")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list(sentences["tokenizer.ggml.tokens"])
+    writer.add_token_scores(sentences["tokenizer.ggml.scores"])
+    writer.add_token_types(sentences["tokenizer.ggml.token_type"])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    text = "The quick brown fox 123 é 你 <s> end"
+    assert load_tokenizer(tmp_path / "model.gguf").encode(text) == load(sentences).encode(text)
 
 
 def test_the_end_of_a_turn_is_no_end_where_another_token_says_so(metadata: dict[str, Any]) -> None:

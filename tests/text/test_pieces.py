@@ -53,7 +53,7 @@ def test_a_named_pre_tokenizer_cuts_as_the_reference_does(name: str) -> None:
     kind = PRE_TOKENIZERS[name]
     cut = Splitting(kind.pattern, earlier=kind.earlier).cutter()
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=100, deadline=None)
     @given(text=TEXT)
     def compare(text: str) -> None:
         assert list(cut(text)) == cut_by_reference((*kind.earlier, kind.pattern), text)
