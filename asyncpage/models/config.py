@@ -17,6 +17,8 @@ from asyncpage.models.layers import ACTIVATIONS, RowMap
 
 Config = Mapping[str, Any]
 
+MAX_WIDTH = 1 << 24  # of all heads together, in items
+
 
 @dataclass(frozen=True, slots=True)
 class DecoderSizes:
@@ -53,6 +55,9 @@ class DecoderSizes:
                 f"config: hidden_size ({hidden_size}) is no multiple of num_attention_heads ({q_heads}) "
                 "and there is no head_dim"
             )
+        head_dim = whole(config, "head_dim", hidden_size // q_heads)
+        if q_heads * head_dim > MAX_WIDTH:
+            raise ModelError(f"config: {q_heads} heads of {head_dim} items are more than any model has")
         function = str(config.get(activation))
         if function not in ACTIVATIONS:
             raise ModelError(f"config: {activation} {function!r} is not supported; {', '.join(ACTIVATIONS)} are")
@@ -66,7 +71,7 @@ class DecoderSizes:
             layers=whole(config, "num_hidden_layers"),
             q_heads=q_heads,
             kv_heads=kv_heads,
-            head_dim=whole(config, "head_dim", hidden_size // q_heads),
+            head_dim=head_dim,
             norm_eps=float(norm_eps),
             max_positions=whole(config, "max_position_embeddings"),
             is_tied=flag(config, "tie_word_embeddings"),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from asyncpage.errors import ModelError
+from asyncpage.errors import FormatError, ModelError
 from asyncpage.formats.json_text import read_json_object
 from asyncpage.formats.safetensors_folder import SafetensorsFolder
 from asyncpage.weights.fingerprint import fingerprint
@@ -36,6 +36,10 @@ class FolderCheckpoint:
         self.config = settle(found, str(config_path))
         self._folder = SafetensorsFolder(path)
         try:
+            layers = self.config.get("num_hidden_layers") or 0
+            if layers > len(self._folder.tensors):  # before a model is put together that the file could make endless
+                reason = f"{layers} layers need more tensors than the {len(self._folder.tensors)} in the folder"
+                raise FormatError(str(config_path), "num_hidden_layers", reason)
             if "lm_head.weight" not in self._folder.tensors:  # else the family knows what silence means
                 self.config.setdefault("tie_word_embeddings", True)
             files = [file for _, file in sorted(self._folder.files.items())]

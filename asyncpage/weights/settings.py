@@ -15,13 +15,12 @@ from typing import Any
 
 from asyncpage.errors import FormatError
 
-MAX_COUNT = 1 << 24  # of rows, columns and tokens
-MAX_PARTS = 1 << 12  # of what a model is put together from before a tensor is looked for
+MAX_COUNT = 1 << 24  # of anything a model has: rows, tokens, heads
 
-_COUNTS: Mapping[str, int] = {
-    **dict.fromkeys(("vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings"), MAX_COUNT),
-    **dict.fromkeys(("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim"), MAX_PARTS),
-}
+_COUNTS = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "head_dim", "max_position_embeddings",
+)  # fmt: skip
 _NUMBERS = ("rms_norm_eps", "rope_theta", "rope_local_base_freq", "layer_norm_eps")
 _FLAGS = ("tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window")
 _OBJECTS = ("rope_scaling", "rope_parameters")
@@ -33,10 +32,10 @@ def settle(found: Mapping[str, Any], file: str) -> dict[str, Any]:
     if not isinstance(config.get("model_type"), str):
         raise FormatError(file, "model_type", "is not there; is this the config.json of a language model?")
     _refuse_quantisation(config, file)
-    for name, most in _COUNTS.items():
+    for name in _COUNTS:
         value = config.get(name)
-        if value is not None and (type(value) is not int or not 1 <= value <= most):
-            raise FormatError(file, name, f"found {str(value)[:100]}, an integer from 1 to {most} is needed")
+        if value is not None and (type(value) is not int or not 1 <= value <= MAX_COUNT):
+            raise FormatError(file, name, f"found {str(value)[:100]}, an integer from 1 to {MAX_COUNT} is needed")
     heads, kv_heads = config.get("num_attention_heads"), config.get("num_key_value_heads")
     if heads and kv_heads and heads % kv_heads:
         raise FormatError(file, "num_key_value_heads", f"{kv_heads} do not divide the {heads} attention heads")

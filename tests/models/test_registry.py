@@ -82,6 +82,7 @@ def test_the_context_limit_is_the_configs():
         ),
         ({"hidden_act": "spiral"}, r"hidden_act 'spiral' is not supported; silu, swish, gelu"),
         ({"rms_norm_eps": "tiny"}, r"rms_norm_eps must be a small positive number, found 'tiny'"),
+        ({"head_dim": 1 << 24}, r"2 heads of 16777216 items are more than any model has"),
         ({"is_causal": False}, r"is_causal False is not supported by this model type; True is"),
         ({"rope_scaling": {"rope_type": "spiral"}}, r"rope scaling 'spiral' is not supported"),
         (

@@ -72,6 +72,13 @@ def test_without_a_head_of_its_own_a_model_that_says_nothing_of_tying_is_tied(
     assert open_checkpoint(tmp_path).config.get("tie_word_embeddings") is tied
 
 
+def test_more_layers_than_tensors_are_refused_before_anything_is_made_of_them(tmp_path: Path) -> None:
+    save_file({"model.norm.weight": torch.ones(4)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text('{"model_type": "other", "num_hidden_layers": 10000000}')
+    with pytest.raises(FormatError, match="10000000 layers need more tensors than the 1 in the folder"):
+        open_checkpoint(tmp_path)
+
+
 def test_a_tensor_of_another_type_is_refused_when_asked_for(tmp_path: Path) -> None:
     save_file({"counts": torch.arange(4), "norm": torch.ones(4)}, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text('{"model_type": "other"}')

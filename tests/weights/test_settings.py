@@ -36,7 +36,7 @@ def test_the_input_is_left_alone() -> None:
         ({"hidden_size": 64.0}, "hidden_size"),
         ({"hidden_size": -64}, "hidden_size"),
         ({"vocab_size": True}, "vocab_size"),
-        ({"num_hidden_layers": 5000}, "num_hidden_layers"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers"),
         ({"vocab_size": 10**9}, "vocab_size"),
         ({"num_hidden_layers": 0}, "num_hidden_layers"),
         ({"num_attention_heads": 0}, "num_attention_heads"),
