@@ -97,17 +97,8 @@ async def test_leading_spaces_are_neither_dropped_nor_doubled(suite: Suite) -> N
 
 
 @covers("STR-07")
-async def test_a_sentencepiece_tokenizer_keeps_its_first_space(suite: Suite, tiny: Model) -> None:
-    """Not supported yet: such a model is refused by the name of its part."""
-
-    model = suite.pool.model("sentencepiece", write_sentencepiece)
-    found = await asyncio.to_thread(suite.pool.try_start, model)
-    if found is not None:
-        assert found.code != 0
-        assert "is not supported; supported is" in found.log
-        suite.note("SentencePiece-style tokenizers")
-        return
-    async with suite.on(model) as run:
+async def test_a_sentencepiece_tokenizer_keeps_its_first_space(suite: Suite) -> None:
+    async with suite.on(suite.pool.model("sentencepiece", write_sentencepiece)) as run:
         for prompt, text in {"@lead": " leading x", "@first": "word"}.items():
             for stream in (False, True):
                 answer = await run.client.complete(prompt=prompt, temperature=0, max_tokens=9, stream=stream)

@@ -14,7 +14,6 @@ from typing import Any
 PROPERTY = "case"
 
 MAY_LACK: Mapping[str, tuple[str, ...]] = {
-    "STR-07": ("SentencePiece-style tokenizers",),
     "CFG-01": ("speculation", "adapters"),
     "LOR-01": ("adapters",),
     "LOR-03": ("adapters",),
