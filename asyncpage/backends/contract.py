@@ -38,6 +38,8 @@ class AttentionSpec:
     itself included, 0 for all. `softcap`: scores become `softcap * tanh(score / softcap)`, 0 for none.
     `alibi`: each head adds `slope * (key position - query position)`. `sinks`: each head has one more logit in the
     softmax's denominator that brings no value. `need_lse`: `run` must fill `lse`.
+    Kind "mla" (multi-head latent attention): the cache has one row of `head_dim` items a token, for all query heads
+    (`kv_heads` is 1), and the row's first `v_head_dim` items are its value. Queries come as wide as the row.
     A field that a later contract adds has a neutral default and `metadata={"since": version}`.
     """
 
@@ -204,8 +206,10 @@ Plan = TypeVar("Plan")
 class AttentionBackend(Protocol[Plan]):
     """One way to compute attention over a paged cache; a class found by entry point.
 
-    `kv` is one layer's tensor of the shape that `kv_layout` names. `q`, `out`: [tokens, q_heads, head_dim];
-    `k`, `v`: [tokens, kv_heads, head_dim], in the spec's dtype, last axis contiguous.
+    `kv` is one layer's tensor of the shape that `kv_layout` names. `q`: [tokens, q_heads, head_dim]; `out`: [tokens,
+    q_heads, v_head_dim]; `k`, `v`: [tokens, kv_heads, head_dim] and v_head_dim, in the spec's dtype, last axis
+    contiguous. Kind "mla": `k` are the rows, once for all heads in the layout too; `v` is a view of their first items
+    and need not be read.
     """
 
     api: ClassVar[int]
@@ -239,7 +243,7 @@ class AttentionBackend(Protocol[Plan]):
         ...
 
     def write_kv(self, k: Tensor, v: Tensor, kv: Tensor, plan: Plan, params: LayerParams) -> None:
-        """Store the step's keys and values in their slots."""
+        """Store the step's keys and values, or rows, in their slots."""
         ...
 
     def run(

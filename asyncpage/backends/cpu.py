@@ -25,7 +25,7 @@ from asyncpage.backends.contract import (
     Limits,
     PlanSlot,
 )
-from asyncpage.backends.cpu_plan import CpuPlan, Piece, Workspace, cut
+from asyncpage.backends.cpu_plan import CpuPlan, Piece, Workspace, cut, sides
 from asyncpage.errors import ExecutorError
 
 # Score matrices of the explicit path are cut into query tiles of at most this many items (16 MiB of float32).
@@ -41,15 +41,15 @@ class CpuBackend:
 
     @classmethod
     def unsupported(cls, spec: AttentionSpec, device: DeviceInfo) -> list[str]:
-        """Refuses accelerators, other kinds than causal multi-head attention, and quantised caches."""
+        """Refuses accelerators, other kinds than causal multi-head and latent attention, and quantised caches."""
         reasons = []
         if device.kind != "cpu":
             reasons.append(f"needs a cpu, found {device}")
-        if spec.kind != "mha":
-            reasons.append(f"needs kind mha, found {spec.kind}")
+        if spec.kind not in ("mha", "mla"):
+            reasons.append(f"needs kind mha or mla, found {spec.kind}")
         if not spec.causal:
             reasons.append("needs causal attention")
-        if spec.v_head_dim != spec.head_dim:
+        if spec.kind == "mha" and spec.v_head_dim != spec.head_dim:
             reasons.append(f"needs values as wide as keys, found {spec.v_head_dim} and {spec.head_dim}")
         if spec.kv_dtype not in ("float32", "bfloat16", "float16") or spec.kv_scales != "none":
             reasons.append(f"needs an unscaled float KV cache, found {spec.kv_dtype} with scales {spec.kv_scales}")
@@ -59,14 +59,18 @@ class CpuBackend:
 
     @classmethod
     def kv_layout(cls, spec: AttentionSpec, device: DeviceInfo) -> KVLayout:
-        """[keys and values, heads, blocks, tokens, head size]: a gather of one head's blocks is its whole context."""
-        return KVLayout((2, spec.kv_heads, -1, spec.block_size, spec.head_dim), spec.kv_dtype)
+        """[keys and values, heads, blocks, tokens, head size]: a gather of one head's blocks is its whole context.
+
+        Latent rows are keys and values at once.
+        """
+        return KVLayout((sides(spec), spec.kv_heads, -1, spec.block_size, spec.head_dim), spec.kv_dtype)
 
     def __init__(self, spec: AttentionSpec, device: DeviceInfo, limits: Limits) -> None:
         self._spec = spec
         self._group = spec.q_heads // spec.kv_heads
-        # The fused call knows neither of these and returns no logsumexp.
-        self._is_explicit = bool(spec.softcap or spec.alibi or spec.sinks or spec.need_lse)
+        # The fused call knows neither of these, returns no logsumexp, and would repeat a latent row for every head.
+        is_latent = spec.kind == "mla"
+        self._is_explicit = bool(is_latent or spec.softcap or spec.alibi or spec.sinks or spec.need_lse)
 
     def workspace_bytes(self, limits: Limits) -> int:
         """One gather: the longest sequence's cache, or a full chunk of short ones', in cache dtype and in float32."""
@@ -83,7 +87,7 @@ class CpuBackend:
 
     def write_kv(self, k: Tensor, v: Tensor, kv: Tensor, plan: CpuPlan, params: LayerParams) -> None:
         """Store the step's keys and values in one scatter over slots."""
-        both = torch.cat((k, v), dim=1)
+        both = k if self._spec.kind == "mla" else torch.cat((k, v), dim=1)
         if plan.write_rows is not None:
             both = both.index_select(0, plan.write_rows)
         self._tokens(kv).index_copy_(1, plan.write_slots, both.transpose(0, 1).to(kv.dtype))
@@ -134,7 +138,7 @@ class CpuBackend:
 
     def _tokens(self, kv: Tensor) -> Tensor:
         """The cache as [keys of each head, then values of each head; slots; head size]."""
-        return kv.view(2 * self._spec.kv_heads, -1, self._spec.head_dim)
+        return kv.view(sides(self._spec) * self._spec.kv_heads, -1, self._spec.head_dim)
 
     def _attend_explicitly(
         self, queries_RHD: Tensor, piece: Piece, out: Tensor, params: LayerParams, lse: Tensor | None
@@ -164,8 +168,8 @@ class CpuBackend:
             if params.sinks is not None:
                 denominator = torch.logaddexp(denominator, params.sinks.view(g, j, 1, 1))
             weights = scores.sub_(denominator).exp_().view(n, g, j * width, -1)
-            found = (weights @ piece.values).view(n, g, j, width, d).permute(0, 3, 1, 2, 4)
+            found = (weights @ piece.values).view(n, g, j, width, -1).permute(0, 3, 1, 2, 4)
             rows = rows_NC[:, part].reshape(-1)
-            out.index_copy_(0, rows, found.reshape(-1, g * j, d).to(out.dtype))
+            out.index_copy_(0, rows, found.reshape(-1, g * j, self._spec.v_head_dim).to(out.dtype))
             if lse is not None:
                 lse.index_copy_(0, rows, denominator[..., 0].permute(0, 3, 1, 2).reshape(-1, g * j))

@@ -29,10 +29,10 @@ MAX_PADDING = 0.25
 class Piece:
     """Sequences that are gathered together: `sequences` (N) of `queries` (C) tokens each, padded to L keys.
 
-    `rows` [N * C]: their tokens in the batch. `index` [N * L]: the slots to gather. `gathered` [2 * kv_heads, N * L,
-    head_dim] in the cache's dtype; `widened`: the same in float32, None when it is float32 already; `keys`,
-    `values`: views of it, [N, kv_heads, L, head_dim]. `mask` [N, 1, C, L]: 0 or -inf, None for plain causal.
-    `distance`: key position minus query position, in the mask's shape, where the spec needs it.
+    `rows` [N * C]: their tokens in the batch. `index` [N * L]: the slots to gather. `gathered` [sides * kv_heads,
+    N * L, head_dim] in the cache's dtype; `widened`: the same in float32, None when it is float32 already; `keys`,
+    `values`: views of it, [N, kv_heads, L, head_dim] and v_head_dim. `mask` [N, 1, C, L]: 0 or -inf, None for plain
+    causal. `distance`: key position minus query position, in the mask's shape, where the spec needs it.
     """
 
     sequences: int
@@ -61,7 +61,8 @@ class Workspace:
     """Views over the scratch memory that the engine owns: one gather in cache dtype, one in float32."""
 
     def __init__(self, spec: AttentionSpec, memory: Tensor) -> None:
-        self._heads, self._head_dim = spec.kv_heads, spec.head_dim
+        self._sides, self._heads, self._head_dim = sides(spec), spec.kv_heads, spec.head_dim
+        self._v_head_dim = spec.v_head_dim
         self._kv_dtype = getattr(torch, spec.kv_dtype)
         item = ITEM_BYTES[spec.kv_dtype]
         is_narrow = self._kv_dtype != torch.float32
@@ -81,13 +82,13 @@ class Workspace:
 
     def views(self, sequences: int, length: int) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
         """`gathered`, `widened`, `keys` and `values` of a piece."""
-        shape = (2 * self._heads, sequences * length, self._head_dim)
+        shape = (self._sides * self._heads, sequences * length, self._head_dim)
         items = shape[0] * shape[1] * shape[2]
         gathered = self._gathered[:items].view(shape)
         widened = None if self._widened is None else self._widened[:items].view(shape)
         wide = gathered if widened is None else widened
-        both = wide.view(2, self._heads, sequences, length, self._head_dim).transpose(1, 2)
-        return gathered, widened, both[0], both[1]
+        both = wide.view(self._sides, self._heads, sequences, length, self._head_dim).transpose(1, 2)
+        return gathered, widened, both[0], both[-1][..., : self._v_head_dim]
 
 
 def cut(spec: AttentionSpec, batch: Batch, workspace: Workspace, *, needs_distance: bool) -> CpuPlan:
@@ -199,8 +200,13 @@ class _Cutter:
         )
 
 
+def sides(spec: AttentionSpec) -> int:
+    """What is cached for each head of a token: a key and a value, or one latent row that is both."""
+    return 1 if spec.kind == "mla" else 2
+
+
 def _token_items(spec: AttentionSpec) -> int:
-    return 2 * spec.kv_heads * spec.head_dim
+    return sides(spec) * spec.kv_heads * spec.head_dim
 
 
 def _gather_tokens(spec: AttentionSpec) -> int:

@@ -52,13 +52,13 @@ class ReferenceBackend:
 
     @classmethod
     def unsupported(cls, spec: AttentionSpec, device: DeviceInfo) -> list[str]:
-        """Refuses other kinds than causal multi-head attention, and quantised caches."""
+        """Refuses other kinds than causal multi-head and latent attention, and quantised caches."""
         reasons = []
-        if spec.kind != "mha":
-            reasons.append(f"needs kind mha, found {spec.kind}")
+        if spec.kind not in ("mha", "mla"):
+            reasons.append(f"needs kind mha or mla, found {spec.kind}")
         if not spec.causal:
             reasons.append("needs causal attention")
-        if spec.v_head_dim != spec.head_dim:
+        if spec.kind == "mha" and spec.v_head_dim != spec.head_dim:
             reasons.append(f"needs values as wide as keys, found {spec.v_head_dim} and {spec.head_dim}")
         if spec.kv_dtype not in ITEM_BYTES or spec.kv_scales != "none":
             reasons.append(f"needs an unscaled float KV cache, found {spec.kv_dtype} with scales {spec.kv_scales}")
@@ -66,8 +66,12 @@ class ReferenceBackend:
 
     @classmethod
     def kv_layout(cls, spec: AttentionSpec, device: DeviceInfo) -> KVLayout:
-        """[blocks, tokens of a block, keys and values, heads, head size]: a token's KV lies together."""
-        return KVLayout((-1, spec.block_size, 2, spec.kv_heads, spec.head_dim), spec.kv_dtype)
+        """[blocks, tokens of a block, keys and values, heads, head size]: a token's KV lies together.
+
+        Latent rows are keys and values at once.
+        """
+        sides = 1 if spec.kind == "mla" else 2
+        return KVLayout((-1, spec.block_size, sides, spec.kv_heads, spec.head_dim), spec.kv_dtype)
 
     def __init__(self, spec: AttentionSpec, device: DeviceInfo, limits: Limits) -> None:
         self._spec = spec
@@ -96,7 +100,8 @@ class ReferenceBackend:
         """Store token by token, rounded to the cache's dtype."""
         for token, block, offset in plan.writes:
             kv[block, offset, 0] = k[token].to(kv.dtype)
-            kv[block, offset, 1] = v[token].to(kv.dtype)
+            if self._spec.kind != "mla":
+                kv[block, offset, 1] = v[token].to(kv.dtype)
 
     def run(
         self, q: Tensor, kv: Tensor, out: Tensor, plan: ReferencePlan, params: LayerParams, lse: Tensor | None = None
@@ -134,10 +139,10 @@ class ReferenceBackend:
         return max(0, position + 1 - self._spec.window) if self._spec.window else 0
 
     def _cached(self, kv: Tensor, sequence: SequencePlan, start: int) -> tuple[Tensor, Tensor]:
-        """Keys and values [length - start, kv_heads, head_dim], in the order of positions."""
+        """Keys [length - start, kv_heads, head_dim] and values (v_head_dim), in the order of positions."""
         skipped, offset = divmod(start, self._spec.block_size)
         tokens = kv[list(sequence.blocks[skipped:])].flatten(0, 1)[offset : offset + sequence.length - start]
-        return tokens[:, 0].double(), tokens[:, 1].double()
+        return tokens[:, 0].double(), tokens[:, -1, :, : self._spec.v_head_dim].double()
 
     def _scores(self, q: Tensor, keys: Tensor, positions: Tensor, start: int, head: int, params: LayerParams) -> Tensor:
         """Logits [queries, keys], -inf where a query may not look."""

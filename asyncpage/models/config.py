@@ -92,6 +92,17 @@ def whole(config: Config, name: str, default: int | None = None, *, least: int =
     return value
 
 
+def routed(config: Config, experts: str) -> tuple[int, int]:
+    """How many experts a layer has (the field called `experts`), and how many of them a row is sent to.
+
+    Errors: `ModelError` when it asks for more than there are.
+    """
+    count, top_k = whole(config, experts), whole(config, "num_experts_per_tok")
+    if top_k > count:
+        raise ModelError(f"config: num_experts_per_tok ({top_k}) must not exceed {experts} ({count})")
+    return count, top_k
+
+
 def positive(config: Config, name: str) -> float | None:
     """A positive number of the config; None for null and absent. Errors: `ModelError` for something else."""
     value = config.get(name)

@@ -15,7 +15,7 @@ from asyncpage.backends.contract import AttentionSpec, LayerParams
 from asyncpage.messages import LayerGroup
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""attend(layer, q [T, q_heads, D], k [T, kv_heads, D], v [T, kv_heads, D]) -> out [T, q_heads, D]: stores k and v in
+"""attend(layer, q [T, q_heads, D], k [T, kv_heads, D], v [T, kv_heads, V]) -> out [T, q_heads, V]: stores k and v in
 the layer's cache and attends to it."""
 
 

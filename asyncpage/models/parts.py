@@ -15,9 +15,11 @@ from torch import Tensor
 from asyncpage.models.attention import AttentionPart, AttentionShape, SelfAttention
 from asyncpage.models.config import DecoderSizes
 from asyncpage.models.decoder import Decoder, DecoderLayer
+from asyncpage.models.experts import GroupedExperts, MixtureOfExperts
 from asyncpage.models.layers import Embedding, GatedFeedForward, Head, HeadNorm, Linear, RmsNorm, RowMap, WideRmsNorm
 from asyncpage.models.parameter import Parameters
 from asyncpage.models.rope import Rope, RopeSettings
+from asyncpage.models.router import Router, Routing
 
 
 class Parts:
@@ -70,18 +72,44 @@ class Parts:
             qk_norm=qk_norm,
         )
 
-    def feed_forward(self, layer: int, *, is_fused: bool = False, is_biased: bool = False) -> GatedFeedForward:
-        """`mlp` of a layer. `is_fused`: the checkpoint has one tensor, `gate_up_proj`, instead of two."""
-        sizes, at, linear = self._sizes, f"model.layers.{layer}.mlp.", self._parameters.linear
-        hidden, inner = sizes.hidden_size, sizes.intermediate_size
-        stems, rows = [f"{at}gate_proj", f"{at}up_proj"], [inner, inner]
+    def feed_forward(
+        self,
+        layer: int,
+        *,
+        is_fused: bool = False,
+        is_biased: bool = False,
+        name: str = "mlp",
+        inner: int | None = None,
+    ) -> GatedFeedForward:
+        """`mlp` of a layer, or what is called `name` there, over `inner` items (the intermediate size).
+
+        `is_fused`: the checkpoint has one tensor, `gate_up_proj`, instead of two.
+        """
+        at, inner = f"model.layers.{layer}.{name}.", inner or self._sizes.intermediate_size
         if is_fused:
-            stems, rows = [f"{at}gate_up_proj"], [2 * inner]
-        return GatedFeedForward(
-            gate_up=linear(stems, rows, hidden, is_biased=is_biased),
-            down=linear([f"{at}down_proj"], [hidden], inner, is_biased=is_biased),
-            activation=sizes.activation,
-        )
+            return self._gated([f"{at}gate_up_proj"], f"{at}down_proj", inner, is_biased=is_biased)
+        return self._gated([f"{at}gate_proj", f"{at}up_proj"], f"{at}down_proj", inner, is_biased=is_biased)
+
+    def experts(
+        self,
+        layer: int,
+        routing: Routing,
+        *,
+        inner: int,
+        name: str = "mlp",
+        projections: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+        shared: RowMap | None = None,
+    ) -> MixtureOfExperts:
+        """The mixture called `name` in a layer. `projections`: gate, up and down of its experts, over `inner` items."""
+        at, (gate, up, down) = f"model.layers.{layer}.{name}.", projections
+
+        def expert(number: int) -> GatedFeedForward:
+            of = f"{at}experts.{number}."
+            return self._gated([f"{of}{gate}", f"{of}{up}"], f"{of}{down}", inner)
+
+        weight = self._parameters.take(f"{at}gate.weight", routing.experts, self._sizes.hidden_size)
+        experts = GroupedExperts([expert(number) for number in range(routing.experts)])
+        return MixtureOfExperts(Router(weight, routing), experts, shared)
 
     def pre_norm_layer(self, layer: int, attention: AttentionPart, feed_forward: RowMap) -> DecoderLayer:
         """The arrangement of most families: a norm before attention and one before feed-forward."""
@@ -125,6 +153,15 @@ class Parts:
             head=Head(head, logit_softcap),
             ropes=[Rope(settings, parameters.device) for settings in ropes],
             max_model_len=min([settings.usable_positions for settings in ropes], default=sizes.max_positions),
+        )
+
+    def _gated(self, stems: Sequence[str], down: str, inner: int, *, is_biased: bool = False) -> GatedFeedForward:
+        sizes, linear = self._sizes, self._parameters.linear
+        rows = [2 * inner // len(stems)] * len(stems)
+        return GatedFeedForward(
+            gate_up=linear(stems, rows, sizes.hidden_size, is_biased=is_biased),
+            down=linear([down], [sizes.hidden_size], inner, is_biased=is_biased),
+            activation=sizes.activation,
         )
 
     def _norm_weight(self, name: str, width: int) -> Tensor:

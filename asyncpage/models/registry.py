@@ -17,18 +17,22 @@ from asyncpage.core.plugin_group import PluginGroup, breaches_of_method
 from asyncpage.errors import ModelError
 from asyncpage.models.bert import Bert
 from asyncpage.models.config import Config
+from asyncpage.models.deepseek_v2 import DeepseekV2
 from asyncpage.models.encoder import Encoder
 from asyncpage.models.family import API, Family
 from asyncpage.models.gemma2 import Gemma2
 from asyncpage.models.gemma3 import Gemma3
 from asyncpage.models.llama import Llama
 from asyncpage.models.mistral import Mistral
+from asyncpage.models.mixtral import Mixtral
 from asyncpage.models.model import Model
 from asyncpage.models.olmo2 import Olmo2
 from asyncpage.models.parameter import Parameters, TakeTensor
 from asyncpage.models.phi3 import Phi3
 from asyncpage.models.qwen2 import Qwen2
+from asyncpage.models.qwen2_moe import Qwen2Moe
 from asyncpage.models.qwen3 import Qwen3
+from asyncpage.models.qwen3_moe import Qwen3Moe
 from asyncpage.models.smollm3 import SmolLM3
 
 Built = TypeVar("Built")
@@ -44,6 +48,10 @@ BUILT_IN: dict[str, type[Family]] = {
     "phi3": Phi3,
     "smollm3": SmolLM3,
     "olmo2": Olmo2,
+    "mixtral": Mixtral,
+    "qwen2_moe": Qwen2Moe,
+    "qwen3_moe": Qwen3Moe,
+    "deepseek_v2": DeepseekV2,
     "bert": Bert,
 }
 """Families by model type."""

@@ -106,6 +106,15 @@ def turn(x_THD: Tensor, angles: Angles) -> Tensor:
     return torch.cat((turned, rest), -1) if rest.shape[-1] else turned
 
 
+def from_pairs(x_THD: Tensor) -> Tensor:
+    """Items that turn with their neighbour, brought to where `turn` has them: the first of each pair, then the second.
+
+    Scores do not notice, when queries and keys are both brought there.
+    """
+    pairs = x_THD.view(*x_THD.shape[:-1], -1, 2)
+    return pairs.transpose(-1, -2).reshape(x_THD.shape)
+
+
 def _plain(settings: RopeSettings) -> Tensor:
     exponents = torch.arange(0, settings.dim, 2, dtype=torch.int64).float() / settings.dim
     return 1.0 / (settings.theta**exponents)
@@ -160,14 +169,17 @@ def _yarn(settings: RopeSettings) -> tuple[Tensor, float]:
     plain = _plain(settings)
     frequencies = plain / factor * interpolated + plain * (1 - interpolated)
 
-    def temperature(weight: float) -> float:
-        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
-
     if scaling.get("attention_factor") is not None:
         return frequencies, settings.number("attention_factor")
     if scaling.get("mscale") and scaling.get("mscale_all_dim"):
-        return frequencies, temperature(settings.number("mscale")) / temperature(settings.number("mscale_all_dim"))
-    return frequencies, temperature(1.0)
+        weights = settings.number("mscale"), settings.number("mscale_all_dim")
+        return frequencies, yarn_temperature(factor, weights[0]) / yarn_temperature(factor, weights[1])
+    return frequencies, yarn_temperature(factor, 1.0)
+
+
+def yarn_temperature(factor: float, weight: float) -> float:
+    """What cosines and sines, or scores, are multiplied by in a context that was stretched by `factor`."""
+    return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
 
 
 def _longrope(settings: RopeSettings) -> tuple[Tensor, float]:

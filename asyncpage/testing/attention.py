@@ -15,13 +15,23 @@ from asyncpage.backends.contract import API, OLDEST_API, AttentionBackend, Atten
 from asyncpage.backends.device import present_device
 from asyncpage.backends.memory import allocate_kv
 from asyncpage.backends.registry import load
-from asyncpage.testing.attention_scene import TOLERANCE, Scene, make_spec, relative_error
+from asyncpage.testing.attention_scene import (
+    TOLERANCE,
+    Scene,
+    make_latent_spec,
+    make_spec,
+    relative_error,
+    token_items,
+)
 
 Backend = type[AttentionBackend[Any]]
 
 # Decodes of like and unlike length, a first token, a whole prompt, a later chunk, a chunk across block ends.
 MIXED = [(0, 40, 41), (1, 0, 1), (2, 0, 37), (3, 30, 63), (4, 127, 128), (5, 16, 17), (6, 15, 18), (7, 41, 42)]
 MIXED_LENGTHS = [41, 1, 37, 63, 128, 17, 18, 42]
+
+# Makes a spec of each kind; a backend need not serve them all.
+KINDS = {"mha": make_spec, "mla": make_latent_spec}
 
 
 @pytest.fixture(name="attention_backend")
@@ -69,8 +79,8 @@ def test_it_declares_contract_name_and_graph_support(attention_backend: Backend)
 
 @pytest.mark.parametrize(
     "change",
-    [{"kind": "mla", "kv_heads": 1, "head_dim": 576, "v_head_dim": 512}, {"kv_dtype": "int3"}, {"kind": "encoder"}],
-    ids=["mla", "int3", "encoder"],
+    [{"kv_dtype": "int3"}, {"kind": "encoder"}, {"kind": "mla", "kv_dtype": "int3"}],
+    ids=["int3", "encoder", "latent int3"],
 )
 def test_what_it_cannot_do_is_refused_with_reasons(
     attention_backend: Backend, attention_device: DeviceInfo, change: dict[str, Any]
@@ -80,19 +90,20 @@ def test_what_it_cannot_do_is_refused_with_reasons(
     assert all(isinstance(reason, str) and reason for reason in reasons)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("block_size", [16, 32])
 def test_its_layout_describes_the_tensor_that_is_allocated(
-    attention_backend: Backend, attention_device: DeviceInfo, block_size: int
+    attention_backend: Backend, attention_device: DeviceInfo, block_size: int, kind: str
 ) -> None:
-    spec = make_spec(block_size=block_size)
+    spec = KINDS[kind](block_size=block_size)
     scene = make_scene(attention_backend, attention_device, spec, [1])
     layout = attention_backend.kv_layout(spec, attention_device)
     kv = allocate_kv(layout, 7, attention_device)
     assert kv.shape[layout.block_axis] == 7
     assert kv.stride() == layout.strides_of(7)
     assert kv.nbytes == 7 * layout.block_bytes
-    items = 2 * spec.kv_heads * spec.head_dim * block_size
-    assert layout.block_bytes >= items * scene.kv.element_size()
+    least = token_items(spec) * block_size * scene.kv.element_size()
+    assert least <= layout.block_bytes < 2 * least
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -127,6 +138,15 @@ FEATURES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(("q_heads", "row", "value"), [(1, 40, 32), (6, 80, 64), (16, 576, 512)])
+def test_mixed_batches_over_latent_rows_match_float64(
+    attention_backend: Backend, attention_device: DeviceInfo, q_heads: int, row: int, value: int, dtype: str
+) -> None:
+    spec = make_latent_spec(q_heads=q_heads, head_dim=row, v_head_dim=value, dtype=dtype)
+    check_step(make_scene(attention_backend, attention_device, spec, MIXED_LENGTHS), MIXED)
+
+
 @pytest.mark.parametrize("feature", FEATURES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_every_feature_matches_float64(
@@ -136,12 +156,21 @@ def test_every_feature_matches_float64(
     check_step(make_scene(attention_backend, attention_device, spec, MIXED_LENGTHS), MIXED)
 
 
+@pytest.mark.parametrize("feature", FEATURES)
+def test_every_feature_over_latent_rows_matches_float64(
+    attention_backend: Backend, attention_device: DeviceInfo, feature: str
+) -> None:
+    spec = make_latent_spec(**FEATURES[feature])
+    check_step(make_scene(attention_backend, attention_device, spec, MIXED_LENGTHS), MIXED)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("kv_dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("feature", ["window of 7", "softcap"])
 def test_a_narrow_cache_under_float32_queries_costs_only_its_rounding(
-    attention_backend: Backend, attention_device: DeviceInfo, kv_dtype: str, feature: str
+    attention_backend: Backend, attention_device: DeviceInfo, kv_dtype: str, feature: str, kind: str
 ) -> None:
-    spec = make_spec(kv_dtype=kv_dtype, **FEATURES[feature])
+    spec = KINDS[kind](kv_dtype=kv_dtype, **FEATURES[feature])
     check_step(make_scene(attention_backend, attention_device, spec, MIXED_LENGTHS), MIXED)
 
 
@@ -167,36 +196,42 @@ def test_random_batches_match_float64(attention_backend: Backend, attention_devi
     check_step(make_scene(attention_backend, attention_device, spec, lengths, seed=seed), rows)
 
 
-def test_a_batch_without_padding_matches_float64(attention_backend: Backend, attention_device: DeviceInfo) -> None:
-    scene = make_scene(attention_backend, attention_device, make_spec(), MIXED_LENGTHS, padding=(0, 0))
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_without_padding_matches_float64(
+    attention_backend: Backend, attention_device: DeviceInfo, kind: str
+) -> None:
+    scene = make_scene(attention_backend, attention_device, KINDS[kind](), MIXED_LENGTHS, padding=(0, 0))
     check_step(scene, MIXED)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_row_comes_out_the_same_alone_and_among_others(
-    attention_backend: Backend, attention_device: DeviceInfo
+    attention_backend: Backend, attention_device: DeviceInfo, kind: str
 ) -> None:
-    scene = make_scene(attention_backend, attention_device, make_spec(), MIXED_LENGTHS)
+    scene = make_scene(attention_backend, attention_device, KINDS[kind](), MIXED_LENGTHS)
     scene.write([(sequence, 0, start) for sequence, start, _ in MIXED if start])
     together, _ = scene.step(MIXED)
     alone = torch.cat([scene.step([row])[0] for row in MIXED])
     assert (together - alone).abs().max() < 1e-5
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("chunk", [1, 5, 16])
 def test_a_prompt_in_chunks_comes_out_as_the_whole_prompt(
-    attention_backend: Backend, attention_device: DeviceInfo, chunk: int
+    attention_backend: Backend, attention_device: DeviceInfo, chunk: int, kind: str
 ) -> None:
-    scene = make_scene(attention_backend, attention_device, make_spec(), [50])
+    scene = make_scene(attention_backend, attention_device, KINDS[kind](), [50])
     pieces = [scene.step([(0, start, min(start + chunk, 50))])[0] for start in range(0, 50, chunk)]
     true, _ = scene.answer([(0, 0, 50)])
     assert relative_error(torch.cat(pieces), true) < TOLERANCE["float32"]
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("feature", ["window beyond all", "softcap"])
 def test_nan_in_one_sequence_stays_in_its_rows(
-    attention_backend: Backend, attention_device: DeviceInfo, feature: str
+    attention_backend: Backend, attention_device: DeviceInfo, feature: str, kind: str
 ) -> None:
-    scene = make_scene(attention_backend, attention_device, make_spec(**FEATURES[feature]), [30, 30, 28, 40, 12])
+    scene = make_scene(attention_backend, attention_device, KINDS[kind](**FEATURES[feature]), [30, 30, 28, 40, 12])
     scene.contents[1].k[3] = torch.nan
     scene.contents[3].v[0] = torch.nan
     scene.contents[4].q[11] = torch.nan
@@ -209,21 +244,25 @@ def test_nan_in_one_sequence_stays_in_its_rows(
     assert out[[1, 3, 23]].isnan().any(dim=-1).all()
 
 
-def test_writing_touches_the_named_slots_and_no_other(attention_backend: Backend, attention_device: DeviceInfo) -> None:
-    spec = make_spec()
+@pytest.mark.parametrize("kind", KINDS)
+def test_writing_touches_the_named_slots_and_no_other(
+    attention_backend: Backend, attention_device: DeviceInfo, kind: str
+) -> None:
+    spec = KINDS[kind]()
     scene = make_scene(attention_backend, attention_device, spec, [20, 5])
     scene.write([(0, 3, 20), (1, 4, 5)])
-    assert int((~scene.kv.isnan()).sum()) == (17 + 1) * 2 * spec.kv_heads * spec.head_dim
+    assert int((~scene.kv.isnan()).sum()) == (17 + 1) * token_items(spec)
     axis = attention_backend.kv_layout(spec, attention_device).block_axis
     others = torch.tensor([0, *scene.unused], device=scene.device)
     assert bool(scene.kv.index_select(axis, others).isnan().all())
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("block_size", [1, 16])
 def test_copied_blocks_serve_in_place_of_their_sources(
-    attention_backend: Backend, attention_device: DeviceInfo, block_size: int
+    attention_backend: Backend, attention_device: DeviceInfo, block_size: int, kind: str
 ) -> None:
-    scene = make_scene(attention_backend, attention_device, make_spec(block_size=block_size), [40, 33])
+    scene = make_scene(attention_backend, attention_device, KINDS[kind](block_size=block_size), [40, 33])
     check_step(scene, [(0, 39, 40), (1, 32, 33)])
     moved = scene.unused[:2]
     sources = [scene.tables[0][0], scene.tables[1][0]]
@@ -246,10 +285,11 @@ def test_copies_read_every_source_before_they_write(attention_backend: Backend, 
     check_cached_step(scene, [(0, 39, 40)])
 
 
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_first_tokens_of_a_block_are_copied_and_nothing_behind_them(
-    attention_backend: Backend, attention_device: DeviceInfo
+    attention_backend: Backend, attention_device: DeviceInfo, kind: str
 ) -> None:
-    spec = make_spec()
+    spec = KINDS[kind]()
     scene = make_scene(attention_backend, attention_device, spec, [40, 23])
     check_step(scene, [(0, 39, 40), (1, 22, 23)])
     # The second sequence begins a block with 7 of its tokens; the first one's next block gets 1 and 16 of its own.
@@ -258,12 +298,11 @@ def test_the_first_tokens_of_a_block_are_copied_and_nothing_behind_them(
     before = scene.kv.clone()
     scene.backend.copy_tokens(scene.kv, torch.tensor(copies, device=scene.device))
     changed = scene.kv.ne(before) & ~(scene.kv.isnan() & before.isnan())
-    token_items = 2 * spec.kv_heads * spec.head_dim
-    assert int(changed.sum()) == (7 + 1 + 16) * token_items
+    assert int(changed.sum()) == (7 + 1 + 16) * token_items(spec)
     axis = attention_backend.kv_layout(spec, attention_device).block_axis
     for _, target, tokens in copies:
         block = changed.select(axis, target)
-        assert int(block.sum()) == tokens * token_items
+        assert int(block.sum()) == tokens * token_items(spec)
     scene.tables[1][1] = scene.unused[0]
     check_cached_step(scene, [(1, 22, 23)])
     scene.tables[0][1] = scene.unused[2]

@@ -31,9 +31,19 @@ def make_spec(**changes: Any) -> AttentionSpec:
     return replace(plain, **changes)
 
 
+def make_latent_spec(**changes: Any) -> AttentionSpec:
+    """The same of 6 query heads over one latent row of 80 items, of which 64 are its value."""
+    return make_spec(**{"kind": "mla", "kv_heads": 1, "head_dim": 80, "v_head_dim": 64, **changes})
+
+
+def token_items(spec: AttentionSpec) -> int:
+    """Items that the cache of one layer needs for a token."""
+    return spec.head_dim if spec.kind == "mla" else spec.kv_heads * (spec.head_dim + spec.v_head_dim)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Content:
-    """What one sequence holds: `q` [length, q_heads, D] of every position, `k` and `v` [length, kv_heads, D]."""
+    """What one sequence holds: `q` [length, q_heads, D] of every position, `k` [length, kv_heads, D] and `v`."""
 
     q: Tensor
     k: Tensor
@@ -91,7 +101,7 @@ class Scene:
         q, k, v = (self._rows(rows, name) for name in ("q", "k", "v"))
         plan = self.backend.plan(batch, self.workspace)
         self.backend.write_kv(k, v, self.kv, plan, self.params)
-        out = torch.full_like(q, torch.nan)
+        out = q.new_full((*q.shape[:2], self.spec.v_head_dim), torch.nan)
         lse = torch.full(q.shape[:2], torch.nan, device=self.device) if self.spec.need_lse else None
         self.backend.run(q, self.kv, out, plan, self.params, lse)
         assert (self._guarded[len(self.workspace) :] == 0xA5).all(), "wrote beyond workspace_bytes"
@@ -148,8 +158,10 @@ class Scene:
     def _content(self, length: int) -> Content:
         spec = self.spec
         dtype = getattr(torch, spec.dtype)
-        heads = (spec.q_heads, spec.kv_heads, spec.kv_heads)
-        return Content(*(self._normal(length, count, spec.head_dim).to(dtype) for count in heads))
+        q, k = (self._normal(length, count, spec.head_dim).to(dtype) for count in (spec.q_heads, spec.kv_heads))
+        is_latent = spec.kind == "mla"
+        v = k[..., : spec.v_head_dim] if is_latent else self._normal(length, spec.kv_heads, spec.v_head_dim).to(dtype)
+        return Content(q, k, v)
 
     def _normal(self, *shape: int) -> Tensor:
         return torch.randn(shape, generator=self._random)

@@ -58,7 +58,7 @@ class PagedModel:
             group, kv = self.model.layer_groups[layer], self.kv[self.model.layer_slots[layer]]
             backend, plan, params = self.backends[group], plans[group], self.model.layer_params[layer]
             backend.write_kv(k, v, kv, plan, params)
-            out = torch.empty_like(q)
+            out = q.new_empty(*q.shape[:2], v.shape[2])
             backend.run(q, kv, out, plan, params)
             return out
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
 
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.executor.runner import load_runner
@@ -68,7 +69,8 @@ def config_of(oracle: Any) -> dict[str, Any]:
 
 def ours(oracle: Any, dtype: torch.dtype = torch.float32, **changes: Any) -> Model:
     """Our model of the same weights, from config.json's words and tensors by name."""
-    return build_model({**config_of(oracle), **changes}, oracle.state_dict().__getitem__, dtype, "cpu")
+    tensors = revert_weight_conversion(oracle, oracle.state_dict())  # by the names that a saved one would have
+    return build_model({**config_of(oracle), **changes}, tensors.__getitem__, dtype, "cpu")
 
 
 def prompts(*lengths: int, seed: int = 3) -> list[list[int]]:
