@@ -133,6 +133,17 @@ class EngineConfig:
         "where the executor runs: its own process, or a thread of this one",
         choices=("process", "inproc"),
     )
+    expert_parallel_size: int = setting(
+        1,
+        "processes that share the experts of a model, each with a device of its own where there are GPUs; raise it "
+        "where one does not hold them all",
+        unit="processes",
+    )
+    expert_load: str | None = setting(
+        None,
+        "a file that counts the tokens each expert serves; at the next start it decides which process holds which, so "
+        "that all are equally busy; 'asyncpage doctor --expert-load' shows it",
+    )
     load_timeout_s: float = setting(300.0, "how long an executor may take to load", unit="seconds")
     step_timeout_s: float = setting(
         120.0, "how long one step may take before its executor counts as hung", unit="seconds"
@@ -164,13 +175,18 @@ class EngineConfig:
 
     def problems(self) -> Iterator[str]:
         """What is wrong, each with the flag to change."""
-        for name in ("max_num_seqs", "max_num_batched_tokens", "max_queue", "block_size"):
+        for name in ("max_num_seqs", "max_num_batched_tokens", "max_queue", "block_size", "expert_parallel_size"):
             if getattr(self, name) < 1:
                 yield f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}"
         for name in ("max_model_len", "kv_cache_bytes", "num_kv_blocks", "cpu_threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 yield f"--{name.replace('_', '-')} must be at least 1, got {value}"
+        if self.expert_parallel_size > 1 and self.placement != "process":
+            yield (
+                f"--expert-parallel-size {self.expert_parallel_size} needs --placement process: its processes end "
+                "together, and this one would end with them"
+            )
         if self.journal_bytes < 1 << 20:
             yield f"--journal-bytes must be at least 1MiB, got {self.journal_bytes}"
         if self.pipeline_depth not in (None, 1, 2):

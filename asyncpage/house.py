@@ -288,6 +288,8 @@ def executor_settings(config: EngineConfig, model_path: str, arena: HostArena | 
         "attention_backend",
         "cpu_threads",
         "grammar_backend",
+        "expert_parallel_size",
+        "expert_load",
     )
     settings = {"model_path": model_path, **{name: getattr(config, name) for name in names}}
     if arena is not None:

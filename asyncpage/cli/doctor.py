@@ -17,16 +17,20 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
 from typing import Literal
 
 import asyncpage
 from asyncpage.cli.command import Command, Environment
+from asyncpage.cli.expert_report import report
 from asyncpage.errors import AsyncpageError
+from asyncpage.formats.expert_load import read_expert_load
 
 _EXAMPLES = """\
 examples:
   asyncpage doctor
   asyncpage doctor --json      for bug reports
+  asyncpage doctor --expert-load load.json --expert-parallel-size 4
 """
 
 # torch is asked in a process of its own: loading it takes seconds, may crash, and belongs to the executor's side.
@@ -49,10 +53,19 @@ class Finding:
 
 def _declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the findings as one JSON list")
+    parser.add_argument(
+        "--expert-load", metavar="FILE", help="look at this file of a server's --expert-load, and at nothing else"
+    )
+    parser.add_argument(
+        "--expert-parallel-size", metavar="N", type=int, default=2, help="ranks that it would place experts on"
+    )
 
 
 def _run(arguments: argparse.Namespace, environment: Environment) -> int:
-    findings = list(_examine())
+    if arguments.expert_load is not None:
+        findings = list(_experts(Path(arguments.expert_load), arguments.expert_parallel_size))
+    else:
+        findings = list(_examine())
     if arguments.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
@@ -73,6 +86,11 @@ def _examine() -> Iterator[Finding]:
     yield from _models()
     if torch.state == "ok":  # backends load it into this process, which only now is known to go well
         yield from _backends()
+
+
+def _experts(path: Path, ranks: int) -> Iterator[Finding]:
+    for name, found in report(read_expert_load(path), ranks):
+        yield Finding(name, "ok", found)
 
 
 def _packages() -> Iterator[Finding]:
@@ -154,4 +172,6 @@ def _gib(count: int) -> str:
     return f"{count / 1024**3:.1f} GiB"
 
 
-COMMAND = Command("doctor", "[--json]", "report what this machine offers and lacks", _EXAMPLES, _declare, _run)
+COMMAND = Command(
+    "doctor", "[--json] [--expert-load FILE]", "report what this machine offers and lacks", _EXAMPLES, _declare, _run
+)

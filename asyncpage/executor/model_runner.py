@@ -18,6 +18,7 @@ from asyncpage.errors import ProtocolError
 from asyncpage.executor import logprobs
 from asyncpage.executor.attention import PagedAttention
 from asyncpage.executor.batch import BatchShape, PersistentBatch
+from asyncpage.executor.experts import Experts
 from asyncpage.executor.grammar import BUILTIN
 from asyncpage.executor.inputs import InputBuffers, Inputs
 from asyncpage.executor.pooler import Pooler
@@ -51,11 +52,12 @@ class ModelRunner:
         model: Model,
         attention: PagedAttention,
         shape: BatchShape,
+        experts: Experts,
         grammar_backend: str = BUILTIN,
     ) -> None:
         self.handshake = handshake
         self._model = model
-        self._attention = attention
+        self._attention, self._experts = attention, experts
         device = attention.device
         self._batch = PersistentBatch(shape)
         self._inputs = InputBuffers(shape, device)
@@ -96,9 +98,10 @@ class ModelRunner:
         self._sampler.grammars.learn(lesson)
 
     def close(self) -> None:
-        """Let go of the KV pool; the weights go with the runner."""
+        """Let go of the KV pool and of other ranks; the weights go with the runner."""
         self._sampler.grammars.close()
         self._attention.close()
+        self._experts.close()
 
     def _apply(self, step: Step) -> dict[int, str]:
         """Bring rows, tables and copies up to date; returns rows that cannot be run, with the reason."""

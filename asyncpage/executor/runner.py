@@ -12,6 +12,8 @@ import hashlib
 import os
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from asyncpage.executor import memory
 from asyncpage.executor.attention import PagedAttention, shared_layout
 from asyncpage.executor.batch import BatchShape
 from asyncpage.executor.encoder_loader import load_encoder
+from asyncpage.executor.experts import open_experts
 from asyncpage.executor.model_runner import ModelRunner
 from asyncpage.executor.process import Runner
 from asyncpage.machine import read_cores, read_memory
@@ -39,34 +42,54 @@ def load_runner(load: Load) -> Runner:
 
     Errors: `ModelError` for the files, `UsageError` for a setting or too little memory, each in one line.
     """
+    with ExitStack() as undo:
+        runner = _load_runner(load, undo)
+        undo.pop_all()
+        return runner
+
+
+def _load_runner(load: Load, undo: ExitStack) -> Runner:
+    """`undo`: takes what must be undone when this does not come to its end."""
     started = time.perf_counter()
     settings = load.settings
-    device = present_device(settings["device"])
+    device, ranks = present_device(settings["device"]), settings.get("expert_parallel_size", 1)
+    threads = settings["cpu_threads"] or max(1, int(read_cores()) // ranks)
     if device.kind == "cpu":
-        torch.set_num_threads(settings["cpu_threads"] or max(1, int(read_cores())))
+        torch.set_num_threads(threads)
     dtype = _dtype(settings["dtype"], device)
     torch_dtype = getattr(torch, dtype)
     kv_dtype = dtype if settings["kv_cache_dtype"] == "auto" else settings["kv_cache_dtype"]
+    settled = {"dtype": dtype, "device": "cpu" if device.kind == "cpu" else "cuda", "cpu_threads": threads}
+    for_ranks = replace(load, settings={**settings, **settled})
     checkpoint = open_checkpoint(Path(settings["model_path"]))
     try:
         if is_encoder(checkpoint.config):
+            open_experts(for_ranks, {}, device)
             return load_encoder(load, checkpoint, device, dtype)
         outline = outline_model(checkpoint.config, torch_dtype)
         specs = outline.model.specs(kv_dtype, settings["block_size"])
         backend = choose(settings["attention_backend"], specs, device)
         layout = shared_layout(backend, specs, device)
         demand = _demand(settings, outline.model, layout)
-        if device.kind == "cpu":
+        if device.kind == "cpu":  # where all ranks take of the same memory
             memory.check_model(outline.weight_bytes, demand, available=read_memory().available)
+        experts = open_experts(for_ranks, outline.experts, device)
+        undo.callback(experts.close)
         model = build_model(
-            checkpoint.config, lambda name: checkpoint.tensor(name, torch_dtype), torch_dtype, device.torch_device
+            checkpoint.config,
+            lambda name: checkpoint.tensor(name, torch_dtype),
+            torch_dtype,
+            device.torch_device,
+            experts.host,
         )
         fingerprint = checkpoint.fingerprint
     finally:
         checkpoint.close()
+    experts.connect()
     available = _available(device)
     if device.kind == "cpu":
-        available -= settings.get("kv_arena_bytes", 0)  # which is not taken yet
+        # What is not taken yet, of the host arena and by the other ranks' work.
+        available -= settings.get("kv_arena_bytes", 0) + memory.WORKING_BYTES * (ranks - 1)
     blocks = memory.pool_blocks(demand, max(0, available - memory.WORKING_BYTES))
     limits = Limits(
         max_seqs=demand.max_num_seqs, max_tokens=settings["max_num_batched_tokens"], max_kv=demand.max_model_len
@@ -107,7 +130,7 @@ def load_runner(load: Load) -> Runner:
         max_rows=demand.max_num_seqs,
         max_tokens=limits.max_tokens,
     )
-    return ModelRunner(handshake, model, attention, shape, settings["grammar_backend"])
+    return ModelRunner(handshake, model, attention, shape, experts, settings["grammar_backend"])
 
 
 def _dtype(asked: str, device: DeviceInfo) -> str:

@@ -20,6 +20,8 @@ from asyncpage.messages.executor import (
     Load,
     LoadFailed,
     NewRow,
+    RankLoaded,
+    RunExperts,
     Shutdown,
     Step,
 )
@@ -100,8 +102,8 @@ ToScheduler = (
 )
 ToArchive = Store | Fetch | Touch | Discard
 ToKvManager = Shelved | Stored | Fetched | Reserve | Rewind | Watch | Unwatch | Ask | Follow
-ToExecutor = Step | LearnVocabulary | LearnGrammar | Load | Shutdown
-FromExecutor = StepDone | StepFailed | Handshake | LoadFailed
+ToExecutor = Step | LearnVocabulary | LearnGrammar | Load | RunExperts | Shutdown
+FromExecutor = StepDone | StepFailed | Handshake | RankLoaded | LoadFailed
 ToDetokenizer = Expect | StepTokens
 ToFrontend = Accepted | Refused | Encoded | Texts | Pong | Answer | CacheEvents
 
@@ -166,6 +168,7 @@ __all__ = (
     "Prompt",
     "PromptLogprobs",
     "Question",
+    "RankLoaded",
     "Refused",
     "Released",
     "RequestId",
@@ -173,6 +176,7 @@ __all__ = (
     "Reserve",
     "ResetCache",
     "Rewind",
+    "RunExperts",
     "Shelved",
     "Shutdown",
     "Started",

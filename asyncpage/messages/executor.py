@@ -147,6 +147,22 @@ class LoadFailed:
     reason: str
 
 
+@record(frozen=True, slots=True, eq=False)
+class RunExperts:
+    """To a rank that holds a part of the experts: rows of `layer` are coming, `counts[i]` for its i-th expert there."""
+
+    layer: int
+    counts: Int32
+
+
+@record(frozen=True, slots=True)
+class RankLoaded:
+    """The rank's experts are there, and it waits for the others."""
+
+    rank: int
+    pid: int
+
+
 @record(frozen=True, slots=True)
 class Shutdown:
     """Finish what is in the ring and leave."""

@@ -1,15 +1,17 @@
 """A mixture of experts as a feed-forward: each row goes through the few experts that its router chooses.
 
 A layer (`decoder`) calls it like any other feed-forward. Rows are sorted by expert, so that each expert that has rows
-does one product for all of them.
+does one product for all of them. Who runs them is a host's affair: all here (`AllHere`), or ranks that share them.
 
-INVARIANT: a row's result is the sum over its own experts in the router's order, whoever its neighbours are.
+INVARIANT: a row's result is the sum over its own experts in the router's order, whoever its neighbours are and
+wherever they ran.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -17,15 +19,43 @@ from torch import Tensor
 from asyncpage.models.layers import RowMap
 from asyncpage.models.router import Router
 
+if TYPE_CHECKING:
+    from asyncpage.models.parameter import Parameters
+
+MakeExpert = Callable[[int, "Parameters"], RowMap]
+"""make(number, parameters) -> that expert of a layer, its tensors taken from `parameters`."""
+
+
+class ExpertRows(Protocol):
+    """Runs rows through the experts of one layer.
+
+    `slots`: int64 [experts], the place of each expert among them, on the rows' device; None: by their numbers.
+    """
+
+    @property
+    def slots(self) -> Tensor | None: ...
+
+    def __call__(self, x_PE: Tensor, counts: Sequence[int]) -> Tensor:
+        """Rows [P, E] to rows [P, E]: the first `counts[0]` by the expert in slot 0, the next by that in slot 1, ..."""
+        ...
+
+
+class ExpertHost(Protocol):
+    """Where a model's experts are. A model that is built asks once for each layer that has some."""
+
+    def place(self, layer: int, count: int, make: MakeExpert, parameters: Parameters) -> ExpertRows:
+        """Make the experts that belong here of this layer's `count`."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupedExperts:
-    """The experts of a layer, in the order of their numbers."""
+    """Experts of a layer in this process, one in each slot."""
 
     experts: Sequence[RowMap]
+    slots: Tensor | None = None
 
     def __call__(self, x_PE: Tensor, counts: Sequence[int]) -> Tensor:
-        """Rows [P, E] to rows [P, E]: the first `counts[0]` by expert 0, the next `counts[1]` by expert 1, and on."""
         out_PE = torch.empty_like(x_PE)
         start = 0
         for expert, count in zip(self.experts, counts, strict=True):
@@ -35,23 +65,31 @@ class GroupedExperts:
         return out_PE
 
 
+class AllHere:
+    """See `ExpertHost`."""
+
+    def place(self, layer: int, count: int, make: MakeExpert, parameters: Parameters) -> ExpertRows:
+        return GroupedExperts([make(number, parameters) for number in range(count)])
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class MixtureOfExperts:
     """`shared`: a feed-forward that all rows go through beside their experts."""
 
     router: Router
-    experts: GroupedExperts
+    experts: ExpertRows
     shared: RowMap | None = None
 
     def __call__(self, x_TE: Tensor) -> Tensor:
         weights_TK, experts_TK = self.router(x_TE)
-        flat = experts_TK.view(-1)
+        slots_TK = experts_TK if self.experts.slots is None else self.experts.slots[experts_TK]
+        flat = slots_TK.view(-1)
         order = flat.argsort(stable=True)  # places (row, choice) by expert, and by row within one
-        counts = torch.bincount(flat, minlength=len(self.experts.experts)).tolist()
-        sorted_PE = self.experts(x_TE[order // experts_TK.shape[1]], counts)
+        counts = torch.bincount(flat, minlength=self.router.routing.experts).tolist()
+        sorted_PE = self.experts(x_TE[order // slots_TK.shape[1]], counts)
         chosen_PE = torch.empty_like(sorted_PE)
         chosen_PE[order] = sorted_PE
-        out_TE = (chosen_PE.view(*experts_TK.shape, -1) * weights_TK[..., None]).sum(1).to(x_TE.dtype)
+        out_TE = (chosen_PE.view(*slots_TK.shape, -1) * weights_TK[..., None]).sum(1).to(x_TE.dtype)
         return out_TE if self.shared is None else out_TE.add_(self.shared(x_TE))
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from asyncpage.errors import ModelError
+from asyncpage.models.experts import AllHere, ExpertHost
 from asyncpage.models.layers import Linear, RowMap
 
 TakeTensor = Callable[[str], Tensor]
@@ -23,11 +24,18 @@ class Parameters:
     """What is taken comes from `tensor` and is in `dtype` on `device`.
 
     Without `tensor` there are no values: what is taken has its shape and no memory of its own. `taken_bytes`: of all
-    that was taken so far.
+    that was taken so far. `experts`: who runs the experts of a model that has some.
     """
 
-    def __init__(self, tensor: TakeTensor | None, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        tensor: TakeTensor | None,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        experts: ExpertHost | None = None,
+    ) -> None:
         self._tensor = tensor
+        self.experts = experts or AllHere()
         self.dtype = dtype
         self.device = torch.device(device)
         self.taken_bytes = 0

@@ -15,7 +15,7 @@ from torch import Tensor
 from asyncpage.models.attention import AttentionPart, AttentionShape, SelfAttention
 from asyncpage.models.config import DecoderSizes
 from asyncpage.models.decoder import Decoder, DecoderLayer
-from asyncpage.models.experts import GroupedExperts, MixtureOfExperts
+from asyncpage.models.experts import MixtureOfExperts
 from asyncpage.models.layers import Embedding, GatedFeedForward, Head, HeadNorm, Linear, RmsNorm, RowMap, WideRmsNorm
 from asyncpage.models.parameter import Parameters
 from asyncpage.models.rope import Rope, RopeSettings
@@ -103,12 +103,12 @@ class Parts:
         """The mixture called `name` in a layer. `projections`: gate, up and down of its experts, over `inner` items."""
         at, (gate, up, down) = f"model.layers.{layer}.{name}.", projections
 
-        def expert(number: int) -> GatedFeedForward:
+        def expert(number: int, parameters: Parameters) -> GatedFeedForward:
             of = f"{at}experts.{number}."
-            return self._gated([f"{of}{gate}", f"{of}{up}"], f"{of}{down}", inner)
+            return self._gated([f"{of}{gate}", f"{of}{up}"], f"{of}{down}", inner, parameters=parameters)
 
         weight = self._parameters.take(f"{at}gate.weight", routing.experts, self._sizes.hidden_size)
-        experts = GroupedExperts([expert(number) for number in range(routing.experts)])
+        experts = self._parameters.experts.place(layer, routing.experts, expert, self._parameters)
         return MixtureOfExperts(Router(weight, routing), experts, shared)
 
     def pre_norm_layer(self, layer: int, attention: AttentionPart, feed_forward: RowMap) -> DecoderLayer:
@@ -155,8 +155,16 @@ class Parts:
             max_model_len=min([settings.usable_positions for settings in ropes], default=sizes.max_positions),
         )
 
-    def _gated(self, stems: Sequence[str], down: str, inner: int, *, is_biased: bool = False) -> GatedFeedForward:
-        sizes, linear = self._sizes, self._parameters.linear
+    def _gated(
+        self,
+        stems: Sequence[str],
+        down: str,
+        inner: int,
+        *,
+        is_biased: bool = False,
+        parameters: Parameters | None = None,
+    ) -> GatedFeedForward:
+        sizes, linear = self._sizes, (parameters or self._parameters).linear
         rows = [2 * inner // len(stems)] * len(stems)
         return GatedFeedForward(
             gate_up=linear(stems, rows, sizes.hidden_size, is_biased=is_biased),

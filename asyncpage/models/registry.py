@@ -8,6 +8,7 @@ INVARIANT: a family is loaded only for a config of its own model type, so a brok
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
@@ -19,6 +20,7 @@ from asyncpage.models.bert import Bert
 from asyncpage.models.config import Config
 from asyncpage.models.deepseek_v2 import DeepseekV2
 from asyncpage.models.encoder import Encoder
+from asyncpage.models.experts import AllHere, ExpertHost, ExpertRows, MakeExpert
 from asyncpage.models.family import API, Family
 from asyncpage.models.gemma2 import Gemma2
 from asyncpage.models.gemma3 import Gemma3
@@ -74,10 +76,25 @@ FAMILIES: PluginGroup[Family] = PluginGroup(
 
 @dataclass(frozen=True, slots=True)
 class Outline(Generic[Built]):
-    """A model without its weights: `model` tells its shapes. `weight_bytes`: what the weights will take."""
+    """A model without its weights: `model` tells its shapes. `weight_bytes`: what the weights will take.
+
+    `experts`: how many each layer has, by its index; layers without are not there.
+    """
 
     model: Built
     weight_bytes: int
+    experts: Mapping[int, int]
+
+
+class _Census:
+    """An `ExpertHost` that counts."""
+
+    def __init__(self) -> None:
+        self.experts: dict[int, int] = {}
+
+    def place(self, layer: int, count: int, make: MakeExpert, parameters: Parameters) -> ExpertRows:
+        self.experts[layer] = count
+        return AllHere().place(layer, count, make, parameters)
 
 
 def is_encoder(config: Config) -> bool:
@@ -85,13 +102,20 @@ def is_encoder(config: Config) -> bool:
     return find_family(config).kind == "encoder"
 
 
-def build_model(config: Config, tensor: TakeTensor, dtype: torch.dtype, device: torch.device | str) -> Model:
+def build_model(
+    config: Config,
+    tensor: TakeTensor | None,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    experts: ExpertHost | None = None,
+) -> Model:
     """The decoder that `config` (a config.json's vocabulary) names, its weights taken by `tensor(name)`.
 
+    `experts`: who runs its experts, None for this process. Without `tensor` nothing but what they make has values.
     Errors: `ModelError` for an architecture, option or tensor that does not fit, by name; `UsageError` for a plug-in
     that is broken.
     """
-    return cast(Model, find_family(config).build(config, Parameters(tensor, dtype, device)))
+    return cast(Model, find_family(config).build(config, Parameters(tensor, dtype, device, experts)))
 
 
 def build_encoder(config: Config, tensor: TakeTensor, dtype: torch.dtype, device: torch.device | str) -> Encoder:
@@ -110,9 +134,10 @@ def outline_encoder(config: Config, dtype: torch.dtype) -> Outline[Encoder]:
 
 
 def _outline(config: Config, dtype: torch.dtype) -> Outline[Any]:
-    parameters = Parameters(None, dtype)
+    census = _Census()
+    parameters = Parameters(None, dtype, experts=census)
     model = find_family(config).build(config, parameters)
-    return Outline(model, parameters.taken_bytes)
+    return Outline(model, parameters.taken_bytes, census.experts)
 
 
 def find_family(config: Config) -> Family:

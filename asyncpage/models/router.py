@@ -37,11 +37,11 @@ class Router:
     """`weight` [experts, E], in any type."""
 
     def __init__(self, weight: Tensor, routing: Routing) -> None:
-        self._weight, self._routing = weight.float(), routing
+        self._weight, self.routing = weight.float(), routing
 
     def __call__(self, x_TE: Tensor) -> tuple[Tensor, Tensor]:
         """For each row its experts' weights, float32 [T, top_k], and their numbers, int64 [T, top_k]."""
-        routing = self._routing
+        routing = self.routing
         chances_TX = functional.linear(x_TE.float(), self._weight).softmax(-1)
         if routing.groups > 1:
             chances_TX = self._in_kept_groups(chances_TX)
@@ -52,7 +52,7 @@ class Router:
 
     def _in_kept_groups(self, chances_TX: Tensor) -> Tensor:
         """The same with zeros in all other groups."""
-        grouped_TGX = chances_TX.view(len(chances_TX), self._routing.groups, -1)
-        kept = grouped_TGX.amax(-1).topk(self._routing.kept_groups, dim=-1).indices
+        grouped_TGX = chances_TX.view(len(chances_TX), self.routing.groups, -1)
+        kept = grouped_TGX.amax(-1).topk(self.routing.kept_groups, dim=-1).indices
         is_out_TG = torch.ones(grouped_TGX.shape[:-1], dtype=torch.bool, device=kept.device).scatter_(-1, kept, False)
         return grouped_TGX.masked_fill(is_out_TG[..., None], 0.0).flatten(-2)

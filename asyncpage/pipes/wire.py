@@ -38,6 +38,8 @@ from asyncpage.messages import (
     NewRow,
     Pooled,
     PromptLogprobs,
+    RankLoaded,
+    RunExperts,
     Shutdown,
     Step,
     StepDone,
@@ -48,13 +50,13 @@ from asyncpage.pipes.record import pack, unpack
 
 Message = ToExecutor | FromExecutor
 
-TO_EXECUTOR: frozenset[type] = frozenset((Step, LearnVocabulary, LearnGrammar, Load, Shutdown))
-FROM_EXECUTOR: frozenset[type] = frozenset((StepDone, StepFailed, Handshake, LoadFailed))
+TO_EXECUTOR: frozenset[type] = frozenset((Step, LearnVocabulary, LearnGrammar, Load, RunExperts, Shutdown))
+FROM_EXECUTOR: frozenset[type] = frozenset((StepDone, StepFailed, Handshake, RankLoaded, LoadFailed))
 
 _STEP_KIND, _DONE_KIND = 1, 2
 _KINDS: dict[type, int] = {
     Step: _STEP_KIND, StepDone: _DONE_KIND, StepFailed: 3, Load: 4, LoadFailed: 5, Handshake: 6, Shutdown: 7,
-    LearnVocabulary: 8, LearnGrammar: 9,
+    LearnVocabulary: 8, LearnGrammar: 9, RunExperts: 10, RankLoaded: 11,
 }  # fmt: skip
 _CLASSES: dict[int, type] = {kind: cls for cls, kind in _KINDS.items()}
 
@@ -110,7 +112,7 @@ class Encoder:
                 return self._step(message)
             case StepDone():
                 return self._done(message)
-            case Load() | LearnVocabulary() | LearnGrammar() | Shutdown() | StepFailed() | Handshake() | LoadFailed():
+            case _ if type(message) in _KINDS:
                 return [_KIND.pack(_KINDS[type(message)]), pack(message)]
             case _:
                 raise ProtocolError(f"a link carries no {type(message).__name__}")

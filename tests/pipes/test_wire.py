@@ -37,7 +37,9 @@ from asyncpage.messages import (
     Pooled,
     Pooling,
     PromptLogprobs,
+    RankLoaded,
     RequestId,
+    RunExperts,
     Shutdown,
     Step,
     StepDone,
@@ -159,6 +161,8 @@ messages = st.one_of(
     st.builds(StepFailed, int64, int64, text),
     handshakes,
     st.just(Shutdown()),
+    st.builds(RunExperts, small, column(5)),
+    st.builds(RankLoaded, small, small),
     st.builds(LearnVocabulary, st.binary(max_size=40), column(7)),
     st.builds(
         LearnGrammar,
