@@ -17,7 +17,8 @@ from asyncpage.models.layers import ACTIVATIONS, RowMap
 
 Config = Mapping[str, Any]
 
-MAX_WIDTH = 1 << 24  # of all heads together, in items
+MAX_WIDTH = 1 << 24  # of all heads together, and of a router, in items
+MAX_EXPERTS = 1 << 12  # of a layer: each is put together before a tensor is looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +96,13 @@ def whole(config: Config, name: str, default: int | None = None, *, least: int =
 def routed(config: Config, experts: str) -> tuple[int, int]:
     """How many experts a layer has (the field called `experts`), and how many of them a row is sent to.
 
-    Errors: `ModelError` when it asks for more than there are.
+    Errors: `ModelError` when it asks for more than there are, or there are more than any model has.
     """
     count, top_k = whole(config, experts), whole(config, "num_experts_per_tok")
+    if count > MAX_EXPERTS or count * whole(config, "hidden_size") > MAX_WIDTH:
+        raise ModelError(
+            f"config: {experts} ({count}) of hidden_size {config['hidden_size']} are more than any model has"
+        )
     if top_k > count:
         raise ModelError(f"config: num_experts_per_tok ({top_k}) must not exceed {experts} ({count})")
     return count, top_k

@@ -36,6 +36,7 @@ def test_a_saved_folder_gives_transformers_greedy_tokens(tmp_path: Path) -> None
     [
         ({"num_experts_per_tok": 5}, r"num_experts_per_tok \(5\) must not exceed num_local_experts \(4\)"),
         ({"num_local_experts": 0}, "num_local_experts must be a positive whole number, found 0"),
+        ({"num_local_experts": 5000}, r"num_local_experts \(5000\) of hidden_size 48 are more than any model has"),
         ({"layer_types": ["full_attention"] * 3}, "layer_types .* is not supported by this model type; null is"),
         ({"num_local_experts": 8}, r"block_sparse_moe.gate.weight has shape \[4, 48\], the config asks for \[8, 48\]"),
     ],
