@@ -1,4 +1,4 @@
-"""Every dense family answers from a GGUF file as transformers does from the model that the file was made of."""
+"""Every family answers from a GGUF file as transformers does from the model that the file was made of."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ NAMES = (
     "phi3-longrope",
     "smollm3",
     "olmo2",
+    "mixtral",
+    "qwen3moe",
+    "deepseek2-lite",
 )
 
 
