@@ -11,6 +11,7 @@ import ipaddress
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 from asyncpage.errors import UsageError
@@ -110,6 +111,18 @@ class EngineConfig:
         "what makes answers follow schemas and grammars: builtin, llguidance or xgrammar (packages to install), or a "
         "backend of yours by entry point",
     )
+    enable_lora: bool = setting(False, "run LoRA adapters beside the model; --lora and --lora-dir turn it on, too")
+    lora: tuple[str, ...] = setting((), "an adapter to load, as NAME=FOLDER; requests name it as their model; repeat")
+    lora_dir: tuple[str, ...] = setting(
+        (), "a folder whose adapters may be loaded and unloaded over the API while the server runs; repeat for several"
+    )
+    max_loras: int = setting(8, "different adapters that may run in one batch", unit="adapters")
+    max_lora_rank: int = setting(64, "greatest rank of an adapter; memory is kept free for it", unit="ranks")
+    max_cpu_loras: int | None = setting(
+        None,
+        "adapters whose tensors are kept in memory, the others are read again from their folders; default: --max-loras",
+        unit="adapters",
+    )
     cpu_threads: int | None = setting(None, "threads of the executor; default: the cores of this cgroup")
     seed: int | None = setting(None, "seed of what requests do not seed themselves; default: drawn at start")
     generation_config: str = setting(
@@ -160,6 +173,16 @@ class EngineConfig:
     )
 
     @property
+    def served_names(self) -> tuple[str, ...]:
+        """Names of the model itself; the first is the one shown."""
+        return self.served_model_name or (PurePath(self.model).name.removesuffix(".gguf") or self.model,)
+
+    @property
+    def has_lora(self) -> bool:
+        """Whether adapters can be run."""
+        return bool(self.enable_lora or self.lora or self.lora_dir)
+
+    @property
     def host_tier_bytes(self) -> int:
         """Host memory for KV blocks: what was asked for, or what files are read and written through."""
         if self.kv_offload_gb or self.kv_dir is None:
@@ -175,7 +198,15 @@ class EngineConfig:
 
     def problems(self) -> Iterator[str]:
         """What is wrong, each with the flag to change."""
-        for name in ("max_num_seqs", "max_num_batched_tokens", "max_queue", "block_size", "expert_parallel_size"):
+        for name in (
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "max_queue",
+            "block_size",
+            "max_loras",
+            "max_lora_rank",
+            "expert_parallel_size",
+        ):
             if getattr(self, name) < 1:
                 yield f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}"
         for name in ("max_model_len", "kv_cache_bytes", "num_kv_blocks", "cpu_threads"):
@@ -186,6 +217,15 @@ class EngineConfig:
             yield (
                 f"--expert-parallel-size {self.expert_parallel_size} needs --placement process: its processes end "
                 "together, and this one would end with them"
+            )
+        for text in self.lora:
+            name, joint, folder = text.partition("=")
+            if not (name and joint and folder):
+                yield f"--lora must be NAME=FOLDER, got {text!r}"
+        if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
+            yield (
+                f"--max-cpu-loras ({self.max_cpu_loras}) must be at least --max-loras ({self.max_loras}): what runs is "
+                "in memory"
             )
         if self.journal_bytes < 1 << 20:
             yield f"--journal-bytes must be at least 1MiB, got {self.journal_bytes}"

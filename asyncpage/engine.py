@@ -23,6 +23,7 @@ from asyncpage.actors.base import ExecutorEnd
 from asyncpage.actors.executor import ExecutorActor
 from asyncpage.actors.frontend import Sink
 from asyncpage.actors.supervisor import Supervisor
+from asyncpage.adapters.shelf import AdapterShelf
 from asyncpage.clock import Clock, SystemClock
 from asyncpage.compiler import GrammarCompiler
 from asyncpage.config import EngineConfig
@@ -83,6 +84,7 @@ class AsyncEngine:
         boxes: Mapping[str, Mailbox],
         clock: Clock,
         files: ModelFiles,
+        adapters: AdapterShelf,
         pooling: Pooling | None = None,
         recorder: Recorder | None = None,
         arena: HostArena | None = None,
@@ -90,7 +92,8 @@ class AsyncEngine:
         """`start` calls this when everything is built; from here on every actor runs."""
         self.config = config
         self.handshake = handshake
-        self.model_names = config.served_model_name or (_model_name(config.model),)
+        self.model_names = config.served_names
+        self.adapters = adapters
         self.fingerprint = fingerprint(handshake)
         self.vocab_size = handshake.vocab_size
         self.hidden_size = handshake.hidden_size
@@ -182,6 +185,8 @@ class AsyncEngine:
             handshake = await launch
             pooling = choose_pooling(config.pooling, read.pooling, handshake.kind)
             seed = int.from_bytes(os.urandom(7), "little") if config.seed is None else config.seed
+            adapters = AdapterShelf(config, handshake)
+            await adapters.load_configured()
             if files is not None:
                 recorder = new_recorder(files, clock, config, handshake, seed, text)
             around = None if stand_in is None else stand_in.around_index
@@ -193,14 +198,11 @@ class AsyncEngine:
             with suppress(BaseException):
                 await launch
             await executor.closed()
-            if arena is not None:
-                arena.close()
-            if recorder is not None:
-                recorder.close()
-            elif files is not None:
-                files.close()
+            for held in (arena, recorder or files):
+                if held is not None:
+                    held.close()
             raise
-        engine = cls(config, handshake, house, executor, boxes, clock, read, pooling, recorder, arena)
+        engine = cls(config, handshake, house, executor, boxes, clock, read, adapters, pooling, recorder, arena)
         if on_death is not None:
             engine.on_death = on_death
         return engine
@@ -250,17 +252,19 @@ class AsyncEngine:
         options: RequestOptions | None = None,
         *,
         structured: Mapping[str, Any] | None = None,
+        adapter: str | None = None,
     ) -> AsyncIterator[Part]:
         """The answer to a prompt, part by part as it comes; leaving the loop cancels the request.
 
         `prompt`: text, token ids, or a `Prompt`. `structured`: what the answer must look like, one of
         `{"json": schema}`, `{"regex": pattern}`, `{"choice": texts}`, `{"grammar": gbnf}`, `{"json_object": True}`.
+        `adapter`: the name of one that is loaded, to run the model with.
         Errors: `RequestError` when it is refused or fails.
         """
         sampling = sampling or SamplingParams(**self.sampling_defaults)
         sampling.check(self.vocab_size)
         stream = PartStream(sampling.n, self.tokens)
-        options = options or RequestOptions()
+        options = self.adapters.chosen(adapter, options or RequestOptions())
         if structured is not None:
             options = replace(options, constraint=await self.compile_grammar(read_request(structured)[0]))
         stream.first = first = self.submit(as_prompt(prompt), sampling, options, stream)
@@ -278,9 +282,10 @@ class AsyncEngine:
         options: RequestOptions | None = None,
         *,
         structured: Mapping[str, Any] | None = None,
+        adapter: str | None = None,
     ) -> AsyncIterator[Part]:
         """The answer to a conversation of mappings with `role` and `content`, as `generate` gives it."""
-        return self.generate(ChatPrompt(tuple(messages)), sampling, options, structured=structured)
+        return self.generate(ChatPrompt(tuple(messages)), sampling, options, structured=structured, adapter=adapter)
 
     async def compile_grammar(self, source: GrammarSource) -> Constraint:
         """What `RequestOptions.constraint` takes. Errors: as `GrammarCompiler.compile`; 503 when the engine is dead."""
@@ -393,7 +398,3 @@ class AsyncEngine:
         error = None if running.cancelled() else running.exception()
         if self._death is None:
             self._died("supervisor", error or RuntimeError("it was cancelled"))
-
-
-def _model_name(model: str) -> str:
-    return Path(model).name.removesuffix(".gguf") or model

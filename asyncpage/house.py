@@ -270,6 +270,7 @@ def _scheduler_settings(
         vocab_size=handshake.vocab_size,
         eos_ids=text.tokenizer.eos_ids,
         seed=seed,
+        adapter_slots=config.max_loras if config.has_lora else 0,
     )
 
 
@@ -292,6 +293,9 @@ def executor_settings(config: EngineConfig, model_path: str, arena: HostArena | 
         "expert_load",
     )
     settings = {"model_path": model_path, **{name: getattr(config, name) for name in names}}
+    if config.has_lora:
+        settings |= {"max_loras": config.max_loras, "max_lora_rank": config.max_lora_rank}
+        settings |= {"max_cpu_loras": config.max_cpu_loras or config.max_loras}
     if arena is not None:
         settings |= {"kv_arena_fd": arena.fd, "kv_arena_bytes": config.host_tier_bytes}
     return settings

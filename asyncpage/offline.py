@@ -65,6 +65,7 @@ class LLM:
         sampling: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         structured: Mapping[str, Any] | None = None,
+        adapter: str | None = None,
         progress: bool = True,
     ) -> list[RequestOutput]:
         """Answers to one prompt (text or token ids) or to many, all in one batch as far as it has room.
@@ -72,10 +73,10 @@ class LLM:
         `sampling`: for all, or one a prompt; by default the model's own, up to its end token or the end of its
         context: give `max_tokens` to bound an answer. `structured`: what every answer must look like, one of
         `{"json": schema}`, `{"regex": pattern}`, `{"choice": texts}`, `{"grammar": gbnf}`, `{"json_object": True}`.
-        `progress`: show a bar on standard error.
+        `adapter`: the name of one that is loaded, to run the model with. `progress`: show a bar on standard error.
         Errors: `RequestError` for the first prompt that is refused or fails; the others are cancelled then.
         """
-        return self._run(_as_list(prompts), sampling, structured, progress)
+        return self._run(_as_list(prompts), sampling, structured, adapter, progress)
 
     def chat(
         self,
@@ -83,14 +84,14 @@ class LLM:
         sampling: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         structured: Mapping[str, Any] | None = None,
+        adapter: str | None = None,
         progress: bool = True,
     ) -> list[RequestOutput]:
         """Answers to one conversation (mappings with `role` and `content`) or to many, as `generate` gives them."""
         is_one = bool(messages) and isinstance(messages[0], Mapping)
         conversations: Any = [messages] if is_one else messages
-        return self._run(
-            [ChatPrompt(tuple(conversation)) for conversation in conversations], sampling, structured, progress
-        )
+        prompts = [ChatPrompt(tuple(conversation)) for conversation in conversations]
+        return self._run(prompts, sampling, structured, adapter, progress)
 
     def embed(
         self, prompts: PromptLike | Sequence[PromptLike], *, pooling: Pooling | None = None, progress: bool = True
@@ -108,6 +109,23 @@ class LLM:
             [partial(self._engine.embed, prompt, options) for prompt in wanted], room, "embedding", progress
         )
 
+    def load_adapter(self, name: str, folder: str) -> None:
+        """Load a LoRA adapter that PEFT has saved, for calls to name; another under a name that is taken replaces it.
+
+        It needs `enable_lora=True`; `lora=("NAME=FOLDER",)` loads some at once. Errors: `RequestError`.
+        """
+        self._check_open()
+        _await(self._engine.adapters.load(name, folder), self._loop)
+
+    def unload_adapter(self, name: str) -> None:
+        """Forget an adapter. Errors: `RequestError` when it is not loaded."""
+        self._check_open()
+
+        async def unload() -> None:  # on the engine's own loop, as everything else of it
+            self._engine.adapters.unload(name)
+
+        _await(unload(), self._loop)
+
     def close(self) -> None:
         """Stop the engine and its thread. May be called twice."""
         self._end()
@@ -123,6 +141,7 @@ class LLM:
         prompts: Sequence[PromptLike],
         sampling: SamplingParams | Sequence[SamplingParams] | None,
         structured: Mapping[str, Any] | None,
+        adapter: str | None,
         progress: bool,
     ) -> list[RequestOutput]:
         self._check_open()
@@ -134,7 +153,7 @@ class LLM:
                 f"there are {len(prompts)} prompts and {len(each)} sampling parameters; give one or as many"
             )
         room = max(1, self._config.max_queue // max(params.n for params in each) if each else 1)
-        jobs = [partial(_answer, self._engine, *pair, structured) for pair in zip(prompts, each, strict=True)]
+        jobs = [partial(_answer, self._engine, *pair, structured, adapter) for pair in zip(prompts, each, strict=True)]
         return self._run_all(jobs, room, "generating", progress)
 
     def _run_all(
@@ -153,9 +172,14 @@ class LLM:
 
 
 async def _answer(
-    engine: AsyncEngine, prompt: PromptLike, params: SamplingParams, structured: Mapping[str, Any] | None
+    engine: AsyncEngine,
+    prompt: PromptLike,
+    params: SamplingParams,
+    structured: Mapping[str, Any] | None,
+    adapter: str | None,
 ) -> RequestOutput:
-    parts: list[Part] = [part async for part in engine.generate(prompt, params, structured=structured)]
+    answer = engine.generate(prompt, params, structured=structured, adapter=adapter)
+    parts: list[Part] = [part async for part in answer]
     return gather(
         parts,
         params.n,

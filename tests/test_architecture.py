@@ -36,6 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "part_stream": {"outputs", "messages", "errors", "text"},
     "core": FOUNDATION - {"clock"},
     "formats": FOUNDATION,
+    "adapters": {"formats"} | FOUNDATION,
     "pipes": FOUNDATION,
     "text": {"formats", "core"} | FOUNDATION,
     "grammar": FOUNDATION,
@@ -44,6 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "weights": {"formats", "kernels"} | FOUNDATION,
     "models": {"backends", "kernels", "weights"} | FOUNDATION,
     "executor": {"models", "weights", "backends", "kernels", "core", "pipes", "formats", "grammar", "logs", "machine"}
+    | {"adapters"}
     | FOUNDATION,
     "actors": ACTOR_SIDE,
     "house": {"actors"} | ACTOR_SIDE,
@@ -53,6 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "lookout": {"pipes"} | FOUNDATION,
     "placement": {"pipes", "config"},
     "engine": {
+        "adapters",
         "compiler",
         "host_memory",
         "lookout",
@@ -68,11 +71,12 @@ MAY_IMPORT: dict[str, set[str]] = {
         "machine",
     }
     | ACTOR_SIDE,
-    "offline": {"engine", "prompts", "outputs", "progress", "actors", "store", "logs"} | ACTOR_SIDE,
-    "server": {"engine", "lookout", "actors", "logs"} | ACTOR_SIDE,
+    "offline": {"adapters", "engine", "prompts", "outputs", "progress", "actors", "store", "logs"} | ACTOR_SIDE,
+    "server": {"adapters", "engine", "lookout", "actors", "logs"} | ACTOR_SIDE,
     "simulation": {"engine", "house", "actors", "outputs", "progress"} | ACTOR_SIDE,
     "replay": {"house", "actors"} | ACTOR_SIDE,
     "cli": {
+        "adapters",
         "server",
         "engine",
         "simulation",

@@ -30,8 +30,8 @@ from asyncpage.messages import (
     ExecutorLost,
     ExecutorReady,
     Handshake,
-    LearnGrammar,
     LearnVocabulary,
+    Lesson,
     Load,
     LoadFailed,
     Shutdown,
@@ -175,7 +175,7 @@ class ExecutorActor(ExecutorEnd):
         lessons, step = self._lessons.before(step)
         self._send(*lessons, step)
 
-    def _send(self, *messages: Step | LearnVocabulary | LearnGrammar) -> None:
+    def _send(self, *messages: Step | Lesson) -> None:
         try:
             for message in messages:
                 if self._running is not None:

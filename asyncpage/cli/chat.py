@@ -39,6 +39,7 @@ _HELP = "Ctrl-C stops the answer, Ctrl-D or /exit leaves, /reset forgets the con
 def _declare(parser: argparse.ArgumentParser) -> None:
     declare_model(parser)
     parser.add_argument("--system", metavar="TEXT", help="a system message in front of the conversation")
+    parser.add_argument("--adapter", metavar="NAME", help="run the model with this adapter, one that --lora names")
     declare_sampling(parser)
     declare(parser, "engine")
 
@@ -58,7 +59,7 @@ def _run(arguments: argparse.Namespace, environment: Environment) -> int:
     from asyncpage.logs import configure_logs
 
     configure_logs("warning", "console")
-    conversation = Conversation(arguments.system, chosen)
+    conversation = Conversation(arguments.system, chosen, arguments.adapter)
     with new_runner() as runner:
         _say(f"loading {settings.engine.model}")
         engine = runner.run(AsyncEngine.start(settings.engine, on_death=conversation.died))
@@ -77,9 +78,13 @@ def _run(arguments: argparse.Namespace, environment: Environment) -> int:
 
 
 class Conversation:
-    """Reads lines, asks the engine, shows what comes. `chosen` are the sampling parameters that were given."""
+    """Reads lines, asks the engine, shows what comes. `chosen` are the sampling parameters that were given.
 
-    def __init__(self, system: str | None, chosen: Mapping[str, Any]) -> None:
+    `adapter`: the name of one to run with.
+    """
+
+    def __init__(self, system: str | None, chosen: Mapping[str, Any], adapter: str | None = None) -> None:
+        self._adapter = adapter
         self._opening = () if system is None else ({"role": "system", "content": system},)
         self._history: list[dict[str, str]] = [*self._opening]
         self._chosen = chosen
@@ -140,7 +145,7 @@ class Conversation:
     async def _stream(self, engine: AsyncEngine, shown: list[str]) -> None:
         sampling = sampling_over(engine.sampling_defaults, self._chosen)
         try:
-            async for part in engine.chat(self._history, sampling):
+            async for part in engine.chat(self._history, sampling, adapter=self._adapter):
                 if part.text:
                     shown.append(part.text)
                     sys.stdout.write(part.text)

@@ -38,6 +38,7 @@ examples:
 def _declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompts", metavar="PROMPT", nargs="*", help="text to continue; '-' or none reads the input")
     parser.add_argument("--chat", action="store_true", help="put each prompt to the model as a user's message")
+    parser.add_argument("--adapter", metavar="NAME", help="run the model with this adapter, one that --lora names")
     parser.add_argument("--json", action="store_true", help="one JSON object a prompt instead of bare text")
     declare_sampling(parser)
     declare(parser, "engine")
@@ -59,7 +60,9 @@ def _run(arguments: argparse.Namespace, environment: Environment) -> int:
 
     configure_logs("warning", "console")
     with new_runner() as runner:
-        return runner.run(_generate(settings.engine, prompts, chosen, arguments.chat, arguments.json))
+        return runner.run(
+            _generate(settings.engine, prompts, chosen, arguments.adapter, arguments.chat, arguments.json)
+        )
 
 
 def read_prompts(words: Sequence[str], source: TextIO) -> list[str]:
@@ -82,7 +85,12 @@ def _whole(source: TextIO) -> str:
 
 
 async def _generate(
-    config: EngineConfig, prompts: Sequence[str], chosen: Mapping[str, Any], is_chat: bool, as_json: bool
+    config: EngineConfig,
+    prompts: Sequence[str],
+    chosen: Mapping[str, Any],
+    adapter: str | None,
+    is_chat: bool,
+    as_json: bool,
 ) -> int:
     from asyncpage.engine import AsyncEngine
     from asyncpage.messages import ChatPrompt, TextPrompt
@@ -94,7 +102,7 @@ async def _generate(
 
         def answer(text: str) -> AsyncIterator[Part]:
             prompt = ChatPrompt(({"role": "user", "content": text},)) if is_chat else TextPrompt(text)
-            return engine.generate(prompt, sampling)
+            return engine.generate(prompt, sampling, adapter=adapter)
 
         if len(prompts) == 1 and not as_json:
             await _stream(answer(prompts[0]))

@@ -15,9 +15,10 @@ from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 
+from asyncpage.adapters.adapter_file import AdapterFile
 from asyncpage.backends.registry import check_name
 from asyncpage.config import EngineConfig, ServerConfig
-from asyncpage.errors import UsageError
+from asyncpage.errors import ModelError, UsageError
 from asyncpage.formats.gguf import MAGIC, GGUFFile
 from asyncpage.formats.safetensors_folder import SafetensorsFolder
 from asyncpage.machine import Memory, read_memory
@@ -44,6 +45,7 @@ def check_engine(config: EngineConfig, *, is_torch_here: bool | None = None, mem
     if config.chat_template is not None and not Path(config.chat_template).is_file():
         raise UsageError(f"--chat-template {config.chat_template} is not a file; give the path of a Jinja template")
     check_name(config.attention_backend)
+    _check_adapters(config)
     _check_kind(path, config.model)
     _check_context(config, path)
     _check_memory(config, path, read_memory() if memory is None else memory)
@@ -72,6 +74,18 @@ def check_address(config: ServerConfig) -> None:
                 probe.bind(address)
             except OSError as error:
                 raise _unusable(config, error) from None
+
+
+def _check_adapters(config: EngineConfig) -> None:
+    """Folders that are not there, and adapters that say themselves that they cannot be run."""
+    for folder in config.lora_dir:
+        if not Path(folder).expanduser().is_dir():
+            raise UsageError(f"--lora-dir {folder} is not a folder; make it, or give the one that holds your adapters")
+    for text in config.lora:
+        try:
+            AdapterFile(Path(text.partition("=")[2]).expanduser(), None, config.max_lora_rank).close()
+        except ModelError as error:
+            raise UsageError(f"--lora {text}: {error}") from None
 
 
 def _check_kind(path: Path, name: str) -> None:

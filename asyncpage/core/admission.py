@@ -14,7 +14,7 @@ class SchedulerSettings:
 
     `capacity_blocks`: usable blocks of the pool. `max_tokens`: the context limit. `depth`: steps in flight.
     `long_prefill_tokens` 0 sets no limit. `eos_ids`: tokens that end every request that does not ignore them.
-    `policy` and `victims` by name; `fairness_bound`: see `waiting_queue`.
+    `policy` and `victims` by name; `fairness_bound`: see `waiting_queue`. `adapter_slots`: adapters in one batch.
     """
 
     rows: int
@@ -32,13 +32,13 @@ class SchedulerSettings:
     policy: str = "fcfs"
     victims: str = "last-admitted"
     fairness_bound: int = 0
+    adapter_slots: int = 0
 
 
 def refusal(admit: Admit, settings: SchedulerSettings, *, living: int, retry_after_s: float) -> Failure | None:
     """Why a prompt may not queue, None when it may. `living`: requests that wait or run now."""
-    if admit.options.adapter:
-        text = f"adapter {admit.options.adapter!r} is not loaded; this version of the engine loads none"
-        return Failure(400, text, "adapter_not_found", "model")
+    if admit.options.adapter and not settings.adapter_slots:
+        return Failure(400, "adapters are off here; start with --enable-lora", "adapters_off", "model")
     tokens = len(admit.tokens) // 4
     blocks = -(-tokens // settings.block_size) * settings.groups
     if blocks > settings.capacity_blocks or tokens > settings.max_tokens:

@@ -56,6 +56,7 @@ class StepPlanner:
             rows=settings.rows,
             block_size=settings.block_size,
             fairness_bound=settings.fairness_bound,
+            adapter_slots=settings.adapter_slots,
         )
         self.epoch = 1
         self.is_settling = False

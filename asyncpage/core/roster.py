@@ -2,7 +2,7 @@
 
 The scheduler owns one and asks it who may be offered a place; it moves requests, it never ends them by itself.
 
-INVARIANT: a request of the roster is in exactly one of the three places.
+INVARIANT: a request of the roster is in exactly one of the three places; the adapters of those that run have slots.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Items
 from dataclasses import replace
 
+from asyncpage.core.adapter_slots import AdapterSlots
 from asyncpage.core.policy import Policy
 from asyncpage.core.quarantine import Quarantine
 from asyncpage.core.running import Running
@@ -22,8 +23,18 @@ from asyncpage.messages import Admission, Candidate, RequestId
 class Roster:
     """Requests by id, the waiting queue, the running rows and the quarantine over them."""
 
-    def __init__(self, running: Running, policy: Policy, *, rows: int, block_size: int, fairness_bound: int) -> None:
+    def __init__(
+        self,
+        running: Running,
+        policy: Policy,
+        *,
+        rows: int,
+        block_size: int,
+        fairness_bound: int,
+        adapter_slots: int = 0,
+    ) -> None:
         self.running = running
+        self._adapters = AdapterSlots(adapter_slots)
         self.quarantine = Quarantine()
         self._rows = rows
         self._block_size = block_size
@@ -62,7 +73,7 @@ class Roster:
         del self._sequences[sequence.request]
         row = None
         if sequence.row >= 0:
-            row = self.running.close(sequence)
+            row = self._close(sequence)
         elif not self._waiting.remove(sequence) and sequence.leader is not None:
             sequence.leader.children = [child for child in sequence.leader.children if child is not sequence]
         self.let_children_wait(sequence)
@@ -87,12 +98,13 @@ class Roster:
         sequence = self._sequences[admission.request]
         self._waiting.remove(sequence)
         self._waiting.admitted()
+        sequence.adapter_slot = self._adapters.enter(sequence.options.adapter)
         self.running.open(sequence, admission)
         return sequence
 
     def send_back(self, sequence: Sequence) -> int:
         """A running request waits again, with every token it has got. Returns the row it leaves empty."""
-        row = self.running.close(sequence)
+        row = self._close(sequence)
         sequence.extend_names(self._block_size)
         self._waiting.put(sequence)
         self.let_children_wait(sequence)
@@ -141,7 +153,12 @@ class Roster:
         most = min(self._rows - len(self.running), budget_tokens)
         if most <= 0 or not len(self._waiting):
             return ()
-        return tuple(map(self._with_fork, self._waiting.offered(most, self.quarantine.allowed)))
+        lets = self._adapters.pick().lets if self._adapters.slots else None
+        return tuple(map(self._with_fork, self._waiting.offered(most, self.quarantine.allowed, lets)))
+
+    def _close(self, sequence: Sequence) -> int:
+        self._adapters.leave(sequence.options.adapter)
+        return self.running.close(sequence)
 
     def _with_fork(self, sequence: Sequence) -> Candidate:
         """A choice that has not run yet shares its sibling's blocks once that one has computed the prompt."""

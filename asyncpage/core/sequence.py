@@ -20,7 +20,7 @@ class Sequence:
     prefix index; `names`: the hash chain of its full blocks as far as it is known here. `row` is -1 while it waits;
     `children` wait until this one's prompt is computed, to share its blocks. `hit_blocks`: its full blocks that are
     cached, kept up to date while it waits under a policy that asks. `computed`: tokens that had their KV when it was
-    last preempted, 0 since it has run again.
+    last preempted, 0 since it has run again. `adapter_slot`: of the row it has now.
     """
 
     request: RequestId
@@ -42,6 +42,7 @@ class Sequence:
     reported: int = 1  # prompt positions whose log-probabilities were sent on; the first token has none
     hit_blocks: int = 0
     computed: int = 0
+    adapter_slot: int = 0
     candidate: Candidate | None = None
 
     @property
@@ -109,8 +110,10 @@ class Sequence:
             seed=self.seed,
             end_token_ids=self.end_token_ids,
             bad_word_ids=self.bad_word_ids,
+            adapter_slot=self.adapter_slot,
             constraint=self.options.constraint,
             pooling=self.options.pooling,
+            lora=self.options.lora,
         )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from asyncpage.core.policy import Key, Policy
 from asyncpage.core.sequence import Sequence
@@ -110,24 +110,32 @@ class WaitingQueue:
         while self._arrivals and self._admissions - self._arrivals[0][0] > self._bound:
             self._overdue = self._arrivals.popleft()[1]
 
-    def offered(self, most: int, allowed: frozenset[RequestId] | None = None) -> list[Sequence]:
+    def offered(
+        self,
+        most: int,
+        allowed: frozenset[RequestId] | None = None,
+        lets: Callable[[str], bool] | None = None,
+    ) -> list[Sequence]:
         """The first `most` in the order in which they should be let in; with `allowed`, of those only.
 
-        Costs as much as it returns and as there are new keys, however many wait or are parked.
+        `lets` is asked of each one's adapter in that order; whom it refuses is passed over. Costs as much as it
+        returns, as are passed over and as there are new keys, however many wait or are parked.
         """
         self._take_new_keys()
         if allowed is not None:
             chosen = [s for s in self._sequences.values() if s.request in allowed and s.arrival not in self._parked]
-            return sorted(chosen, key=self._rank)[:most]
+            in_order = sorted(chosen, key=self._rank)
+            return [s for s in in_order if lets is None or lets(s.options.adapter)][:most]
         arrivals: list[int] = []
         for arrival in self._by_age:
             if arrival > self._overdue or len(arrivals) >= most:
                 break
-            arrivals.append(arrival)
+            if lets is None or lets(self._sequences[arrival].options.adapter):
+                arrivals.append(arrival)
         for key in self._by_key:  # skips no more of them than were taken above
             if len(arrivals) >= most:
                 break
-            if key[-1] > self._overdue:
+            if key[-1] > self._overdue and (lets is None or lets(self._sequences[key[-1]].options.adapter)):
                 arrivals.append(key[-1])
         return [self._sequences[arrival] for arrival in arrivals]
 

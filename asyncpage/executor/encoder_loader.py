@@ -45,6 +45,8 @@ def load_encoder(load: Load, checkpoint: Checkpoint, device: DeviceInfo, dtype: 
             raise UsageError(f"an encoder keeps no KV cache, so --{name.replace('_', '-')} means nothing; leave it out")
     if settings.get("kv_arena_fd") is not None:
         raise UsageError("an encoder keeps no KV cache, so --kv-offload-gb and --kv-dir mean nothing; leave them out")
+    if settings.get("max_loras"):
+        raise UsageError("an encoder runs no adapters; leave out --enable-lora, --lora and --lora-dir")
     torch_dtype = getattr(torch, dtype)
     if device.kind == "cpu":
         outline = outline_encoder(checkpoint.config, torch_dtype)

@@ -21,8 +21,7 @@ from asyncpage.messages import (
     EMPTY,
     Handshake,
     Int32,
-    LearnGrammar,
-    LearnVocabulary,
+    Lesson,
     NewRow,
     Pooled,
     Pooling,
@@ -65,8 +64,8 @@ class EncoderRunner:
             pooled=pooled,
         )
 
-    def learn(self, lesson: LearnVocabulary | LearnGrammar) -> None:
-        """Errors: `ProtocolError`: an encoder writes no answer that could follow a grammar."""
+    def learn(self, lesson: Lesson) -> None:
+        """Errors: `ProtocolError`: an encoder writes no answer that could follow anything, and runs no adapter."""
         raise ProtocolError(f"an encoder was sent {type(lesson).__name__}")
 
     def close(self) -> None:

@@ -74,7 +74,7 @@ class _Share:
             self._parameters = Parameters(
                 lambda name: checkpoint.tensor(name, self._dtype), self._dtype, self._device.torch_device
             )
-            self._width = build_model(checkpoint.config, None, self._dtype, "cpu", self).hidden_size
+            self._width = build_model(checkpoint.config, None, self._dtype, "cpu", experts=self).hidden_size
         finally:
             checkpoint.close()
 

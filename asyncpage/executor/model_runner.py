@@ -21,6 +21,7 @@ from asyncpage.executor.batch import BatchShape, PersistentBatch
 from asyncpage.executor.experts import Experts
 from asyncpage.executor.grammar import BUILTIN
 from asyncpage.executor.inputs import InputBuffers, Inputs
+from asyncpage.executor.lora.bank import AdapterBank
 from asyncpage.executor.pooler import Pooler
 from asyncpage.executor.prompt_logprobs import NOT_NUMBERS, PromptMeter
 from asyncpage.executor.sampler import Sampled, Sampler, join
@@ -28,8 +29,8 @@ from asyncpage.messages import (
     EMPTY,
     Handshake,
     Int32,
-    LearnGrammar,
-    LearnVocabulary,
+    LearnAdapter,
+    Lesson,
     Logprobs,
     NewRow,
     Pooled,
@@ -54,8 +55,10 @@ class ModelRunner:
         shape: BatchShape,
         experts: Experts,
         grammar_backend: str = BUILTIN,
+        adapters: AdapterBank | None = None,
     ) -> None:
         self.handshake = handshake
+        self._adapters = adapters
         self._model = model
         self._attention, self._experts = attention, experts
         device = attention.device
@@ -76,6 +79,8 @@ class ModelRunner:
             if not len(rows):
                 return self._done(step, started, failed=failed)
             inputs = self._inputs.pack(self._batch, rows, counts)
+            if self._adapters is not None:
+                self._adapters.plan(rows, counts)
             hidden_TE = self._forward(inputs)
             prompt_logprobs, not_numbers = self._prompts.measure(self._batch, rows, counts, inputs.starts, hidden_TE)
             self._batch.is_out[list(not_numbers)] = True
@@ -93,15 +98,22 @@ class ModelRunner:
             sampled = self._sample(samplers, inputs.starts[caught_up + 1] - 1, hidden_TE, have_company=have_company)
             return self._keep(step, started, samplers, sampled, prompt_logprobs, failed, pooled)
 
-    def learn(self, lesson: LearnVocabulary | LearnGrammar) -> None:
-        """Take what rows of later steps may name."""
-        self._sampler.grammars.learn(lesson)
+    def learn(self, lesson: Lesson) -> None:
+        """Take what rows of later steps may name. Errors: `ProtocolError` for an adapter slot that is not there."""
+        if not isinstance(lesson, LearnAdapter):
+            self._sampler.grammars.learn(lesson)
+        elif self._adapters is None:
+            raise ProtocolError("this executor was loaded without adapters, and is told of one")
+        else:
+            self._adapters.learn(lesson)
 
     def close(self) -> None:
         """Let go of the KV pool and of other ranks; the weights go with the runner."""
         self._sampler.grammars.close()
         self._attention.close()
         self._experts.close()
+        if self._adapters is not None:
+            self._adapters.close()
 
     def _apply(self, step: Step) -> dict[int, str]:
         """Bring rows, tables and copies up to date; returns rows that cannot be run, with the reason."""
@@ -138,13 +150,15 @@ class ModelRunner:
         return failed
 
     def _add(self, new: NewRow) -> str | None:
-        if new.adapter_slot:
-            raise ProtocolError(f"row {new.row} asks for adapter slot {new.adapter_slot}; this executor loads none")
         tokens = self._batch.add(new)
         vocab_size = self.handshake.vocab_size
         if int(tokens.min()) < 0 or int(tokens.max()) >= vocab_size:
             return f"the prompt has a token id outside the vocabulary of {vocab_size}"
         reason = self._sampler.refusal(new)
+        if self._adapters is not None:
+            reason = reason or self._adapters.add(new.row, new.adapter_slot)
+        elif new.adapter_slot:
+            raise ProtocolError(f"row {new.row} asks for adapter slot {new.adapter_slot}; this executor runs none")
         if reason is None:
             self._sampler.add(new, tokens)
             self._prompts.add(new, len(tokens))

@@ -1,7 +1,7 @@
 """The far end of an executor: loads what it is told, then answers every step until it is told to leave.
 
-Over the link, `actors/executor.py` sends `Load`, then `Step`, with what its rows must know (`LearnVocabulary`,
-`LearnGrammar`) in front of it, and `Shutdown`; this sends `Handshake` or `LoadFailed`, then one `StepDone` or
+Over the link, `actors/executor.py` sends `Load`, then `Step`, with what its rows must know (a
+`Lesson`) in front of it, and `Shutdown`; this sends `Handshake` or `LoadFailed`, then one `StepDone` or
 `StepFailed` a step. The same loop runs in a process of its own and, in-process, in a thread.
 
 INVARIANT: every step gets one answer in order, except those of an epoch in which a step has failed: its rows are
@@ -20,8 +20,10 @@ from typing import Protocol
 from asyncpage.errors import AsyncpageError, LinkClosed, ProtocolError
 from asyncpage.messages import (
     Handshake,
+    LearnAdapter,
     LearnGrammar,
     LearnVocabulary,
+    Lesson,
     Load,
     LoadFailed,
     Shutdown,
@@ -47,8 +49,8 @@ class Runner(Protocol):
         """
         ...
 
-    def learn(self, lesson: LearnVocabulary | LearnGrammar) -> None:
-        """Take what rows of later steps may name. Must not raise for a grammar that cannot be used: its rows fail."""
+    def learn(self, lesson: Lesson) -> None:
+        """Take what rows of later steps may name. Must not raise for what cannot be used: its rows fail."""
         ...
 
     def close(self) -> None:
@@ -119,7 +121,7 @@ def _answer_steps(link: Link, runner: Runner) -> None:
                     failed_epoch = step.epoch
                     answer = StepFailed(step.number, step.epoch, f"{type(error).__name__}: {one_line(error)}")
                 link.send(answer)
-            case LearnVocabulary() | LearnGrammar() as lesson:
+            case LearnVocabulary() | LearnGrammar() | LearnAdapter() as lesson:
                 runner.learn(lesson)
             case Shutdown():
                 return

@@ -28,6 +28,7 @@ from asyncpage.executor.attention import PagedAttention, shared_layout
 from asyncpage.executor.batch import BatchShape
 from asyncpage.executor.encoder_loader import load_encoder
 from asyncpage.executor.experts import open_experts
+from asyncpage.executor.lora.bank import AdapterBank
 from asyncpage.executor.model_runner import ModelRunner
 from asyncpage.executor.process import Runner
 from asyncpage.machine import read_cores, read_memory
@@ -75,12 +76,14 @@ def _load_runner(load: Load, undo: ExitStack) -> Runner:
             memory.check_model(outline.weight_bytes, demand, available=read_memory().available)
         experts = open_experts(for_ranks, outline.experts, device)
         undo.callback(experts.close)
+        adapters = _adapter_bank(settings, torch_dtype, device)
         model = build_model(
             checkpoint.config,
             lambda name: checkpoint.tensor(name, torch_dtype),
             torch_dtype,
             device.torch_device,
-            experts.host,
+            adapt=None if adapters is None else adapters.adapt,
+            experts=experts.host,
         )
         fingerprint = checkpoint.fingerprint
     finally:
@@ -90,6 +93,8 @@ def _load_runner(load: Load, undo: ExitStack) -> Runner:
     if device.kind == "cpu":
         # What is not taken yet, of the host arena and by the other ranks' work.
         available -= settings.get("kv_arena_bytes", 0) + memory.WORKING_BYTES * (ranks - 1)
+    if adapters is not None:
+        available -= _room_for(adapters, available)
     blocks = memory.pool_blocks(demand, max(0, available - memory.WORKING_BYTES))
     limits = Limits(
         max_seqs=demand.max_num_seqs, max_tokens=settings["max_num_batched_tokens"], max_kv=demand.max_model_len
@@ -121,6 +126,7 @@ def _load_runner(load: Load, undo: ExitStack) -> Runner:
         load_ms=int((time.perf_counter() - started) * 1000),
         kv_bytes=blocks * demand.block_bytes,
         hidden_size=model.hidden_size,
+        linears=() if adapters is None else adapters.linears,
     )
     shape = BatchShape(
         groups=len(model.groups),
@@ -130,7 +136,33 @@ def _load_runner(load: Load, undo: ExitStack) -> Runner:
         max_rows=demand.max_num_seqs,
         max_tokens=limits.max_tokens,
     )
-    return ModelRunner(handshake, model, attention, shape, experts, settings["grammar_backend"])
+    return ModelRunner(handshake, model, attention, shape, experts, settings["grammar_backend"], adapters)
+
+
+def _adapter_bank(settings: Mapping[str, Any], dtype: torch.dtype, device: DeviceInfo) -> AdapterBank | None:
+    """None where no adapters are to be run."""
+    slots = settings.get("max_loras", 0)
+    if not slots:
+        return None
+    return AdapterBank(
+        slots=slots,
+        most_read=settings["max_cpu_loras"],
+        max_rank=settings["max_lora_rank"],
+        dtype=dtype,
+        device=device.torch_device,
+    )
+
+
+def _room_for(adapters: AdapterBank, available: int) -> int:
+    """Bytes to leave for the largest adapters. Errors: `UsageError` when there are fewer, or nothing to adapt."""
+    if not adapters.linears:
+        raise UsageError("this model has no linear maps that adapters could change; leave out --enable-lora and --lora")
+    if adapters.most_bytes > available:
+        raise UsageError(
+            f"too little memory: adapters may take {memory.gib(adapters.most_bytes)} beside the weights, "
+            f"{memory.gib(available)} are available; lower --max-lora-rank, --max-cpu-loras or --max-loras"
+        )
+    return adapters.most_bytes
 
 
 def _dtype(asked: str, device: DeviceInfo) -> str:

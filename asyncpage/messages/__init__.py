@@ -13,10 +13,13 @@ from asyncpage.messages.anyone import Ping, Pong
 from asyncpage.messages.archive import NO_PARENT, BlockLabel, Discard, Fetch, Store, Touch
 from asyncpage.messages.detokenizer import End, Expect, Started, StepTokens
 from asyncpage.messages.executor import (
+    AdaptableLinear,
     Handshake,
     LayerGroup,
+    LearnAdapter,
     LearnGrammar,
     LearnVocabulary,
+    Lesson,
     Load,
     LoadFailed,
     NewRow,
@@ -73,6 +76,7 @@ from asyncpage.messages.values import (
     EMPTY_PAIRS,
     EMPTY_TRIPLES,
     FRONTEND_SHIFT,
+    Adapter,
     Constraint,
     FinishReason,
     Float32,
@@ -102,7 +106,7 @@ ToScheduler = (
 )
 ToArchive = Store | Fetch | Touch | Discard
 ToKvManager = Shelved | Stored | Fetched | Reserve | Rewind | Watch | Unwatch | Ask | Follow
-ToExecutor = Step | LearnVocabulary | LearnGrammar | Load | RunExperts | Shutdown
+ToExecutor = Step | Lesson | Load | RunExperts | Shutdown
 FromExecutor = StepDone | StepFailed | Handshake | RankLoaded | LoadFailed
 ToDetokenizer = Expect | StepTokens
 ToFrontend = Accepted | Refused | Encoded | Texts | Pong | Answer | CacheEvents
@@ -115,6 +119,8 @@ __all__ = (
     "FRONTEND_SHIFT",
     "NO_PARENT",
     "Accepted",
+    "AdaptableLinear",
+    "Adapter",
     "Admission",
     "Admit",
     "Answer",
@@ -152,8 +158,10 @@ __all__ = (
     "Holder",
     "Int32",
     "LayerGroup",
+    "LearnAdapter",
     "LearnGrammar",
     "LearnVocabulary",
+    "Lesson",
     "Load",
     "LoadFailed",
     "LogprobEntry",

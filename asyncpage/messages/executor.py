@@ -12,6 +12,7 @@ from asyncpage.messages.values import (
     EMPTY_BLOCKS,
     EMPTY_PAIRS,
     EMPTY_TRIPLES,
+    Adapter,
     Constraint,
     Int32,
     Pooling,
@@ -26,7 +27,8 @@ class NewRow:
 
     `tokens`: everything known, int32 little-endian, of which the first `prompt_tokens` are the prompt and the
     first `computed` have their KV in place. `tables`: one a group. `end_token_ids`: ids that end the request
-    (masked until `sampling.min_tokens`). `seed`: of the counter-based generator. `adapter_slot` 0 is the base.
+    (masked until `sampling.min_tokens`). `seed`: of the counter-based generator.
+    `adapter_slot`: where its adapter `lora` lies, which an executor is told by `LearnAdapter`; 0 for none.
     `constraint`: the grammar that every output token follows; an executor is told of it by name, after `LearnGrammar`.
     A row with `pooling` samples nothing: when all it knows is computed, its vector is answered.
     """
@@ -44,6 +46,7 @@ class NewRow:
     adapter_slot: int = 0
     constraint: Constraint | None = None
     pooling: Pooling | None = None
+    lora: Adapter | None = None
 
 
 @record(frozen=True, slots=True, eq=False)
@@ -101,6 +104,18 @@ class LearnGrammar:
 
 
 @record(frozen=True, slots=True)
+class LearnAdapter:
+    """From now on the adapter slot holds this adapter; no row that lives runs with what it held before."""
+
+    slot: int
+    adapter: Adapter
+
+
+Lesson = LearnVocabulary | LearnGrammar | LearnAdapter
+"""What an executor must know before a step whose rows name it."""
+
+
+@record(frozen=True, slots=True)
 class LayerGroup:
     """Layers that share a block table. `window` 0 is full attention."""
 
@@ -114,10 +129,20 @@ class LayerGroup:
 
 
 @record(frozen=True, slots=True)
+class AdaptableLinear:
+    """A linear map that adapters may change, by its weight's name without `.weight`; the weight is [rows, columns]."""
+
+    name: str
+    rows: int
+    columns: int
+
+
+@record(frozen=True, slots=True)
 class Handshake:
     """The executor has loaded: what it holds and can do. A successor must show the same `fingerprint`.
 
     `kind`: an encoder makes vectors only, and no KV that another prompt could use. `hidden_size`: numbers in a vector.
+    `linears`: what adapters may change, none where the executor was not told to run any.
     """
 
     fingerprint: str
@@ -137,6 +162,7 @@ class Handshake:
     capabilities: tuple[str, ...] = ()
     kind: Literal["decoder", "encoder"] = "decoder"
     hidden_size: int = 0
+    linears: tuple[AdaptableLinear, ...] = ()
 
 
 @record(frozen=True, slots=True)

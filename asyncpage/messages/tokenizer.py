@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from asyncpage.core.sampling import SamplingParams
-from asyncpage.messages.values import Constraint, Pooling, RequestId
+from asyncpage.messages.values import Adapter, Constraint, Pooling, RequestId
 from asyncpage.records import record
 
 
@@ -55,6 +55,7 @@ class RequestOptions:
     front of the answer. `truncate_prompt_tokens` keeps that many tokens from the prompt's end. `label` is the
     client-visible id, for logs. `constraint`: what every token of the answer must follow. `pooling`: the answer is not
     text but one vector of the whole prompt, of which truncation keeps the beginning then; it goes with `max_tokens` 0.
+    `lora`: the adapter that the model runs with.
     """
 
     priority: int = 0
@@ -63,10 +64,15 @@ class RequestOptions:
     use_cache: bool = True
     echo: bool = False
     truncate_prompt_tokens: int | None = None
-    adapter: str = ""
     label: str = ""
     constraint: Constraint | None = None
     pooling: Pooling | None = None
+    lora: Adapter | None = None
+
+    @property
+    def adapter(self) -> str:
+        """Which adapter's KV the request computes, "" for the model's own."""
+        return "" if self.lora is None else self.lora.identity
 
 
 @record(frozen=True, slots=True)

@@ -52,6 +52,18 @@ class Constraint:
 
 
 @record(frozen=True, slots=True)
+class Adapter:
+    """A LoRA adapter, as it was when it was checked.
+
+    `identity`: the digest of its files, 64 hexadecimal digits: equal ones compute the same. `folder`: where executors
+    read them, and find out whether they are still the same.
+    """
+
+    identity: str
+    folder: str
+
+
+@record(frozen=True, slots=True)
 class Pooling:
     """How a prompt's hidden states, after the last norm, become one vector.
 

@@ -19,12 +19,16 @@ from asyncpage.models.layers import Linear, RowMap
 TakeTensor = Callable[[str], Tensor]
 """tensor(name) -> the tensor, in any float dtype; `KeyError` or `ModelError` when there is none."""
 
+Adapt = Callable[[Sequence[str], Sequence[int], int, RowMap], RowMap]
+"""adapt(stems, rows, columns, linear) -> what to use in a linear map's place, for those who would change it."""
+
 
 class Parameters:
     """What is taken comes from `tensor` and is in `dtype` on `device`.
 
     Without `tensor` there are no values: what is taken has its shape and no memory of its own. `taken_bytes`: of all
-    that was taken so far. `experts`: who runs the experts of a model that has some.
+    that was taken so far. `adapt` is asked of every linear map. `experts`: who runs the experts of a model that has
+    some.
     """
 
     def __init__(
@@ -32,9 +36,12 @@ class Parameters:
         tensor: TakeTensor | None,
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
+        *,
+        adapt: Adapt | None = None,
         experts: ExpertHost | None = None,
     ) -> None:
         self._tensor = tensor
+        self._adapt = adapt
         self.experts = experts or AllHere()
         self.dtype = dtype
         self.device = torch.device(device)
@@ -57,7 +64,8 @@ class Parameters:
         `is_biased`: each of them has a bias, too.
         """
         weight = self.join([f"{stem}.weight" for stem in stems], rows, columns)
-        return Linear(weight, self.join([f"{stem}.bias" for stem in stems], rows) if is_biased else None)
+        linear = Linear(weight, self.join([f"{stem}.bias" for stem in stems], rows) if is_biased else None)
+        return linear if self._adapt is None else self._adapt(stems, rows, columns, linear)
 
     def _find(self, name: str, shape: tuple[int, ...]) -> Tensor:
         if self._tensor is None:

@@ -29,7 +29,7 @@ from asyncpage.models.mistral import Mistral
 from asyncpage.models.mixtral import Mixtral
 from asyncpage.models.model import Model
 from asyncpage.models.olmo2 import Olmo2
-from asyncpage.models.parameter import Parameters, TakeTensor
+from asyncpage.models.parameter import Adapt, Parameters, TakeTensor
 from asyncpage.models.phi3 import Phi3
 from asyncpage.models.qwen2 import Qwen2
 from asyncpage.models.qwen2_moe import Qwen2Moe
@@ -107,15 +107,19 @@ def build_model(
     tensor: TakeTensor | None,
     dtype: torch.dtype,
     device: torch.device | str,
+    *,
+    adapt: Adapt | None = None,
     experts: ExpertHost | None = None,
 ) -> Model:
     """The decoder that `config` (a config.json's vocabulary) names, its weights taken by `tensor(name)`.
 
-    `experts`: who runs its experts, None for this process. Without `tensor` nothing but what they make has values.
+    `adapt`: see `Parameters`. `experts`: who runs its experts, None for this process. Without `tensor` nothing but what
+    they make has values.
     Errors: `ModelError` for an architecture, option or tensor that does not fit, by name; `UsageError` for a plug-in
     that is broken.
     """
-    return cast(Model, find_family(config).build(config, Parameters(tensor, dtype, device, experts)))
+    parameters = Parameters(tensor, dtype, device, adapt=adapt, experts=experts)
+    return cast(Model, find_family(config).build(config, parameters))
 
 
 def build_encoder(config: Config, tensor: TakeTensor, dtype: torch.dtype, device: torch.device | str) -> Encoder:

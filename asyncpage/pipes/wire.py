@@ -30,6 +30,7 @@ from asyncpage.messages import (
     FromExecutor,
     Handshake,
     Int32,
+    LearnAdapter,
     LearnGrammar,
     LearnVocabulary,
     Load,
@@ -50,13 +51,15 @@ from asyncpage.pipes.record import pack, unpack
 
 Message = ToExecutor | FromExecutor
 
-TO_EXECUTOR: frozenset[type] = frozenset((Step, LearnVocabulary, LearnGrammar, Load, RunExperts, Shutdown))
+TO_EXECUTOR: frozenset[type] = frozenset(
+    (Step, LearnVocabulary, LearnGrammar, LearnAdapter, Load, RunExperts, Shutdown)
+)
 FROM_EXECUTOR: frozenset[type] = frozenset((StepDone, StepFailed, Handshake, RankLoaded, LoadFailed))
 
 _STEP_KIND, _DONE_KIND = 1, 2
 _KINDS: dict[type, int] = {
     Step: _STEP_KIND, StepDone: _DONE_KIND, StepFailed: 3, Load: 4, LoadFailed: 5, Handshake: 6, Shutdown: 7,
-    LearnVocabulary: 8, LearnGrammar: 9, RunExperts: 10, RankLoaded: 11,
+    LearnVocabulary: 8, LearnGrammar: 9, RunExperts: 10, RankLoaded: 11, LearnAdapter: 12,
 }  # fmt: skip
 _CLASSES: dict[int, type] = {kind: cls for cls, kind in _KINDS.items()}
 

@@ -21,6 +21,7 @@ from asyncpage.server.context import CONTEXT, Context
 from asyncpage.server.engine_port import Engine
 from asyncpage.server.envelope import Gate, envelope
 from asyncpage.server.metrics import Metrics
+from asyncpage.server.openai.adapter_routes import load_adapter, unload_adapter
 from asyncpage.server.openai.embedding_route import embeddings
 from asyncpage.server.openai.generate_routes import chat_completions, completions
 from asyncpage.server.openai.model_routes import get_model, list_models
@@ -68,6 +69,8 @@ def _add_routes(
     router.add_post(f"{prefix}/v1/embeddings", embeddings)
     router.add_get(f"{prefix}/v1/models", list_models)
     router.add_get(f"{prefix}/v1/models/{{name:.+}}", get_model)
+    router.add_post(f"{prefix}/v1/load_lora_adapter", load_adapter)
+    router.add_post(f"{prefix}/v1/unload_lora_adapter", unload_adapter)
     router.add_post(f"{prefix}/tokenize", tokenize)
     router.add_post(f"{prefix}/detokenize", detokenize)
     router.add_get(f"{prefix}/tokenizer_info", tokenizer_info)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from asyncpage.actors.frontend import Sink
+from asyncpage.adapters.shelf import AdapterShelf
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.grammar.source import GrammarSource
 from asyncpage.lookout import Lookout
@@ -34,7 +35,12 @@ class Engine(Protocol):
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        """Names that requests may use; the first is the one shown."""
+        """Names of the model itself that requests may use; the first is the one shown."""
+        ...
+
+    @property
+    def adapters(self) -> AdapterShelf:
+        """What runs beside it: adapters, each a model to requests."""
         ...
 
     @property

@@ -4,7 +4,7 @@ Stands in for the executor's runner in tests and demonstrations of the control p
 block holds a digest of everything up to its token, made from the digest in the slot before, which is read through
 the row's block table. A wrong block, a missed copy or a stale slot gives other tokens than `toy_tokens`, the closed
 form over the tokens alone. A row may follow a grammar, which is checked to have been told; its tokens are the same
-with and without.
+with and without. An adapter gives other digests from the first on, so that shared blocks of two would show.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from asyncpage.errors import ProtocolError
 from asyncpage.messages import (
     Handshake,
     LayerGroup,
+    LearnAdapter,
     LearnGrammar,
-    LearnVocabulary,
+    Lesson,
     NewRow,
     Pooled,
     Pooling,
@@ -39,6 +40,14 @@ def _mix(digest: int, token: int) -> int:
     return digest ^ (digest >> 29)
 
 
+def _start_of(adapter: str) -> int:
+    """The digest in front of the first token."""
+    digest = _START
+    for byte in adapter.encode():
+        digest = _mix(digest, byte)
+    return digest
+
+
 def _next_token(digests: Sequence[int], vocab_size: int) -> int:
     total = 0
     for digest in digests:
@@ -47,17 +56,23 @@ def _next_token(digests: Sequence[int], vocab_size: int) -> int:
 
 
 def toy_tokens(
-    prompt: Sequence[int], count: int, vocab_size: int, *, windows: Sequence[int] = (0,), end: int | None = None
+    prompt: Sequence[int],
+    count: int,
+    vocab_size: int,
+    *,
+    windows: Sequence[int] = (0,),
+    end: int | None = None,
+    adapter: str = "",
 ) -> list[int]:
     """The closed form: what a `ToyRunner` must answer to `prompt`, up to `count` tokens or the `end` token.
 
-    `windows`: one entry a layer group, 0 for full attention.
+    `windows`: one entry a layer group, 0 for full attention. `adapter`: the identity of the one that it runs with.
     """
-    tokens = list(prompt)
+    tokens, start = list(prompt), _start_of(adapter)
     for _ in range(count):
         digests = []
         for window in windows:
-            digest = _START
+            digest = start
             for token in tokens[-window:] if window else tokens:
                 digest = _mix(digest, token)
             digests.append(digest)
@@ -86,13 +101,14 @@ def _as_vector(digests: Sequence[int]) -> list[float]:
 
 @dataclass(slots=True)
 class _Row:
-    """`seen`: of a row that is to be pooled, the digests of the tokens computed in it."""
+    """`seen`: of a row that is to be pooled, the digests of the tokens computed in it. `start`: see `_start_of`."""
 
     tokens: array[int]
     computed: int
     tables: list[dict[int, int]]
     pooling: Pooling | None
     seen: list[int]
+    start: int
 
 
 class ToyRunner:
@@ -114,6 +130,7 @@ class ToyRunner:
         self._epoch = 0
         self._rows: dict[int, _Row] = {}
         self._grammars: set[bytes] = set()
+        self._adapters: dict[int, str] = {}
         size = handshake.block_size
         self._digests: NDArray[np.uint64] = np.zeros((handshake.blocks, size), dtype=np.uint64)
         self._tokens: NDArray[np.int32] = np.full((handshake.blocks, size), -1, dtype=np.int32)
@@ -168,11 +185,13 @@ class ToyRunner:
             late=tuple(late),
         )
 
-    def learn(self, lesson: LearnVocabulary | LearnGrammar) -> None:
-        """Rows may name this grammar from now on, and those forgotten no more."""
+    def learn(self, lesson: Lesson) -> None:
+        """Rows may name this grammar or slot from now on, and grammars that are forgotten no more."""
         if isinstance(lesson, LearnGrammar):
             self._grammars.difference_update(lesson.forget)
             self._grammars.add(lesson.constraint.digest)
+        elif isinstance(lesson, LearnAdapter):
+            self._adapters[lesson.slot] = lesson.adapter.identity
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -197,7 +216,11 @@ class ToyRunner:
         if (named := new.constraint) is not None and not named.compiled and named.digest not in self._grammars:
             raise ProtocolError(f"row {new.row} follows a grammar that was not told")
         tables = [dict(enumerate(np.frombuffer(table, dtype=np.int32).tolist())) for table in new.tables]
-        self._rows[new.row] = _Row(array("i", new.tokens), new.computed, tables, new.pooling, [])
+        adapter = "" if not new.adapter_slot else self._adapters.get(new.adapter_slot)
+        if adapter is None:
+            raise ProtocolError(f"row {new.row} runs with adapter slot {new.adapter_slot}, of which nothing was told")
+        start = _start_of(adapter)
+        self._rows[new.row] = _Row(array("i", new.tokens), new.computed, tables, new.pooling, [], start)
 
     def _slot(self, row: _Row, group: int, position: int) -> tuple[int, int]:
         index, offset = divmod(position, self.handshake.block_size)
@@ -211,7 +234,7 @@ class ToyRunner:
             slot = self._slot(row, group, position)
             self._tokens[slot] = row.tokens[position]
             if spec.kind == "full":
-                before = int(self._digests[self._slot(row, group, position - 1)]) if position else _START
+                before = int(self._digests[self._slot(row, group, position - 1)]) if position else row.start
                 self._digests[slot] = _mix(before, row.tokens[position])
 
     def _pool(self, row: _Row, pooling: Pooling) -> bytes:
@@ -227,7 +250,7 @@ class ToyRunner:
             if spec.kind == "full":
                 digests.append(int(self._digests[self._slot(row, group, last)]))
             else:
-                digest = _START
+                digest = row.start
                 for position in range(max(0, last - spec.window + 1), last + 1):
                     digest = _mix(digest, int(self._tokens[self._slot(row, group, position)]))
                 digests.append(digest)

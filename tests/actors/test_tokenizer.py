@@ -18,6 +18,7 @@ from asyncpage.core.sampling import SamplingParams
 from asyncpage.errors import UnknownMessage
 from asyncpage.messages import (
     FRONTEND_SHIFT,
+    Adapter,
     Admit,
     Cancel,
     ChatPrompt,
@@ -171,7 +172,7 @@ def test_the_names_are_those_of_the_chain_unless_the_cache_is_refused() -> None:
     bench = Bench(max_model_len=10_000)
     ids = list(range(200)) * 30  # more blocks than one slice names
     for salt, adapter in (("", ""), ("s", ""), ("", "a")):
-        admit = bench.admitted(ids, cache_salt=salt, adapter=adapter)
+        admit = bench.admitted(ids, cache_salt=salt, lora=Adapter(adapter, "/folder") if adapter else None)
         assert admit.names == chain_names(packed(ids), 4, salt=salt, adapter=adapter)
     assert bench.admitted(ids, use_cache=False).names == ()
     assert bench.admitted([1, 2, 3]).names == ()

@@ -32,10 +32,6 @@ _SWITCHES = {
 }
 
 FEATURE_FLAGS = {
-    "--enable-lora": "adapters",
-    "--no-enable-lora": "adapters",
-    "--max-loras": "adapters",
-    "--lora-dir": "adapters",
     "--speculative-method": "speculation",
     "--num-speculative-tokens": "speculation",
     "--draft-model": "speculation",

@@ -36,6 +36,11 @@ WRONG = (
     Wrong(["--scheduling-policy", "nope"], ["--scheduling-policy", "nope", "fcfs"]),
     Wrong(["--dtype", "int9"], ["--dtype", "int9", "float32"]),
     Wrong(["--api-key", ""], ["--api-key", "empty"]),
+    Wrong(["--enable-lora", "--lora-dir", "absent"], ["--lora-dir", "absent", "folder"]),
+    Wrong(["--lora", "absent"], ["--lora", "NAME=FOLDER", "absent"]),
+    Wrong(["--lora", "a=absent"], ["--lora", "absent", "adapter_config.json"]),
+    Wrong(["--max-loras", "0"], ["--max-loras", "at least 1"]),
+    Wrong(["--max-loras", "4", "--max-cpu-loras", "3"], ["--max-cpu-loras", "3", "4"]),
     Wrong(["--blok-size", "16"], ["--blok-size", "--block-size"]),
     Wrong(["--max-queue", "many"], ["--max-queue", "many"]),
     Wrong(["--max-num-seqs", "0", "--port", "70000", "--max-queue", "0"], ["--max-num-seqs", "--port", "--max-queue"]),
@@ -77,7 +82,6 @@ async def test_settings_that_cannot_work_are_told_before_anything_is_loaded(suit
         alone = await asyncio.to_thread(attempt, arguments[0], arguments[1:])
         _check_told(suite, arguments, words, alone.code, alone.seconds, alone.log)
     optional = {
-        "adapters": ["--enable-lora", "--lora-dir", str(folder / "absent")],
         "speculation": ["--speculative-method", "draft", "--num-speculative-tokens", "3", "--draft-model", "absent"],
     }
     for feature, flags in optional.items():

@@ -14,9 +14,7 @@ from typing import Any
 PROPERTY = "case"
 
 MAY_LACK: Mapping[str, tuple[str, ...]] = {
-    "CFG-01": ("speculation", "adapters"),
-    "LOR-01": ("adapters",),
-    "LOR-03": ("adapters",),
+    "CFG-01": ("speculation",),
     "SPC-01": ("speculation",),
     "SPC-03": ("speculation",),
 }

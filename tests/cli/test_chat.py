@@ -32,7 +32,9 @@ class Echo:
         self.left: list[str] = []
         self.on_die: Callable[[str], None] = lambda reason: None
 
-    async def chat(self, messages: Sequence[Mapping[str, str]], sampling: SamplingParams) -> AsyncIterator[Part]:
+    async def chat(
+        self, messages: Sequence[Mapping[str, str]], sampling: SamplingParams, *, adapter: str | None = None
+    ) -> AsyncIterator[Part]:
         self.asked.append([(message["role"], message["content"]) for message in messages])
         self.samplings.append(sampling)
         text = messages[-1]["content"]

@@ -1,13 +1,14 @@
 """Who may queue, with the numbers worked out by hand."""
 
 from array import array
+from dataclasses import replace
 
 import pytest
 
 from asyncpage.core.admission import SchedulerSettings, refusal
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.errors import Failure
-from asyncpage.messages import Admit, RequestId, RequestOptions
+from asyncpage.messages import Adapter, Admit, RequestId, RequestOptions
 
 SETTINGS = SchedulerSettings(
     rows=3,
@@ -26,10 +27,12 @@ SETTINGS = SchedulerSettings(
 )
 
 
-def judge(prompt: int, *, living: int = 0, n: int = 1, adapter: str = "") -> Failure | None:
+def judge(
+    prompt: int, *, living: int = 0, n: int = 1, lora: Adapter | None = None, adapter_slots: int = 0
+) -> Failure | None:
     tokens = array("i", range(prompt)).tobytes()
-    admit = Admit(RequestId(1), tokens, (), SamplingParams(n=n), RequestOptions(adapter=adapter))
-    return refusal(admit, SETTINGS, living=living, retry_after_s=7.0)
+    admit = Admit(RequestId(1), tokens, (), SamplingParams(n=n), RequestOptions(lora=lora))
+    return refusal(admit, replace(SETTINGS, adapter_slots=adapter_slots), living=living, retry_after_s=7.0)
 
 
 def test_a_prompt_that_fills_the_pool_may_queue_and_one_block_more_may_not() -> None:
@@ -59,8 +62,9 @@ def test_more_choices_than_could_ever_queue_are_not_told_to_come_again() -> None
     assert judge(4, n=8) is None
 
 
-def test_an_adapter_that_is_not_loaded_is_refused_by_name() -> None:
-    failure = judge(4, adapter="poet")
+def test_an_adapter_is_refused_where_none_are_run() -> None:
+    failure = judge(4, lora=Adapter("ab" * 32, ""))
     assert failure is not None
-    assert (failure.status, failure.param) == (400, "model")
-    assert "'poet'" in failure.message
+    assert (failure.status, failure.code, failure.param) == (400, "adapters_off", "model")
+    assert "--enable-lora" in failure.message
+    assert judge(4, lora=Adapter("ab" * 32, ""), adapter_slots=1) is None

@@ -10,7 +10,7 @@ import numpy as np
 
 from asyncpage.executor.__main__ import main
 from asyncpage.executor.process import Runner
-from asyncpage.messages import Handshake, LearnGrammar, LearnVocabulary, Load, Step, StepDone
+from asyncpage.messages import Handshake, Lesson, Load, Step, StepDone
 
 DEADLY_TOKEN = 511
 
@@ -31,7 +31,7 @@ class DeadlyRunner:
                 os._exit(3)
         return self._runner.execute(step)
 
-    def learn(self, lesson: LearnVocabulary | LearnGrammar) -> None:
+    def learn(self, lesson: Lesson) -> None:
         self._runner.learn(lesson)
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from asyncpage import errors
 from asyncpage.executor.process import Runner
-from asyncpage.messages import Handshake, LayerGroup, LearnGrammar, LearnVocabulary, Load, Step, StepDone
+from asyncpage.messages import Handshake, LayerGroup, LearnVocabulary, Lesson, Load, Step, StepDone
 
 
 def next_token(tokens: list[int]) -> int:
@@ -86,7 +86,7 @@ class ArithmeticRunner:
     def fail(self) -> None:
         raise ArithmeticError("the sum\nis wrong")
 
-    def learn(self, lesson: LearnVocabulary | LearnGrammar) -> None:
+    def learn(self, lesson: Lesson) -> None:
         if isinstance(lesson, LearnVocabulary):
             self.vocabulary = lesson.text
         else:

@@ -14,6 +14,7 @@ from asyncpage.core.sampling import SamplingParams
 from asyncpage.errors import Failure
 from asyncpage.messages import (
     Accepted,
+    Adapter,
     Admit,
     Answer,
     Ask,
@@ -55,11 +56,12 @@ READING = journal_dialect(AsRecorded(), shapes())
 # Fields of strings, bytes, columns or numbers without a class that a journal tells as they are, because nothing in
 # them comes from a prompt, an answer or a key. A new field is put here, or into the dialect, by somebody who thought.
 TOLD = {
+    "Adapter.identity",
     "Admission.tables", "Ask.question", "Candidate.label", "End.reason",
     "ExecutorGone.reason", "ExecutorLost.reason", "Failure.code", "Failure.message", "Failure.param",
     "Granted.blocks", "Granted.copies", "Granted.counts", "Granted.hits", "Granted.loads", "Granted.parked",
     "Granted.rows", "Granted.saves", "Granted.victims", "Granted.woken", "NewRow.tables", "Pooling.kind",
-    "RequestOptions.adapter", "RequestOptions.label", "Reserve.computed", "Reserve.filled", "Reserve.free_rows",
+    "RequestOptions.label", "Reserve.computed", "Reserve.filled", "Reserve.free_rows",
     "Reserve.order", "Reserve.victims", "Reserve.wants", "Step.blocks", "Step.copies", "Step.counts", "Step.loads",
     "Step.removed", "Step.rows", "Step.saves", "StepDone.counts", "StepDone.failed", "StepDone.late", "StepDone.rows",
     "StepFailed.reason",
@@ -168,6 +170,7 @@ ADMIT = Admit(
         cache_salt="a secret",
         label="chat-1",
         constraint=GRAMMAR,
+        lora=Adapter("ab" * 32, "/a secret folder"),
     ),
     (SECRET[:2], SECRET[2:]),
 )

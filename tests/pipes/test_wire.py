@@ -24,9 +24,12 @@ from asyncpage.messages import (
     EMPTY_BLOCKS,
     EMPTY_PAIRS,
     EMPTY_TRIPLES,
+    AdaptableLinear,
+    Adapter,
     Constraint,
     Handshake,
     LayerGroup,
+    LearnAdapter,
     LearnGrammar,
     LearnVocabulary,
     Load,
@@ -86,6 +89,7 @@ sampling = st.builds(
     logprobs=st.none() | st.integers(0, 20),
     ignore_eos=st.booleans(),
 )
+adapters = st.builds(Adapter, text, text)
 new_rows = st.builds(
     NewRow,
     row=small,
@@ -101,6 +105,7 @@ new_rows = st.builds(
     adapter_slot=small,
     constraint=st.none() | st.builds(Constraint, st.binary(max_size=16), st.binary(max_size=40)),
     pooling=st.none() | st.builds(Pooling, st.sampled_from(("last", "mean", "cls")), st.booleans()),
+    lora=st.none() | adapters,
 )
 
 
@@ -152,6 +157,7 @@ handshakes = st.builds(
     Handshake,
     text, small, small, small, small, st.lists(groups, max_size=3).map(tuple), small, small, text, text, text, text,
     small, st.integers(0, 2**63 - 1), st.lists(text, max_size=3).map(tuple),
+    linears=st.lists(st.builds(AdaptableLinear, text, small, small), max_size=3).map(tuple),
 )  # fmt: skip
 messages = st.one_of(
     any_step(),
@@ -164,6 +170,7 @@ messages = st.one_of(
     st.builds(RunExperts, small, column(5)),
     st.builds(RankLoaded, small, small),
     st.builds(LearnVocabulary, st.binary(max_size=40), column(7)),
+    st.builds(LearnAdapter, small, adapters),
     st.builds(
         LearnGrammar,
         st.builds(Constraint, st.binary(max_size=16), st.binary(max_size=40)),

@@ -16,6 +16,7 @@ import pytest
 import structlog
 
 from asyncpage.actors.frontend import Sink
+from asyncpage.adapters.shelf import AdapterShelf
 from asyncpage.config import EngineConfig, ServerConfig
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.errors import Failure, RequestError
@@ -91,6 +92,8 @@ class EchoEngine:
         self.on_death: Callable[[str], None] = lambda reason: None
         self.state = "ready"
         self.model_names: tuple[str, ...] = ("echo", "org/alias")
+        simulated = simulated_handshake(EngineConfig(num_kv_blocks=5))
+        self.adapters = AdapterShelf(EngineConfig(served_model_name=self.model_names), simulated)
         self.fingerprint = "fp_echo"
         self.vocab_size = VOCAB
         self.tokens = Letters()
@@ -111,7 +114,7 @@ class EchoEngine:
         self.submitted: list[tuple[Prompt, SamplingParams, RequestOptions]] = []
         self.tokenized: list[Prompt] = []
         self.cancelled: list[RequestId] = []
-        self.lookout = Lookout(self, {}, simulated_handshake(EngineConfig(num_kv_blocks=5)), self.now)
+        self.lookout = Lookout(self, {}, simulated, self.now)
         self.runs: dict[RequestId, Run] = {}
         self._is_held = False
         self._next = 1

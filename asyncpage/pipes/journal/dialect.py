@@ -24,6 +24,7 @@ from asyncpage.errors import Failure
 from asyncpage.messages import (
     EMPTY,
     NO_PARENT,
+    Adapter,
     Admit,
     Answer,
     BlockLabel,
@@ -116,6 +117,7 @@ def journal_dialect(names: Names, shapes: Mapping[str, tuple[str, ...]] | None =
         Constraint: lambda value: (bytes.fromhex(names.of_word(value.digest.hex())), b""),
         Logprobs: lambda value: _NO_LOGPROBS,
         (RequestOptions, "cache_salt"): names.of_word,
+        (Adapter, "folder"): lambda value: "",
         (Admit, "tokens"): names.of_bytes,
         (Admit, "names"): lambda value: (b"",) * len(value),
         (Admit, "bad_word_ids"): sequences,

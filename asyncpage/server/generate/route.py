@@ -59,8 +59,10 @@ async def run_call(request: web.Request, dialect: Dialect) -> web.StreamResponse
     if call.output.return_token_ids:
         call = replace(call, prompts=await _as_ids(context.engine, call))
     context.check_ready()  # both may have taken a while
-    head = Head(new_id(dialect.id_prefix), int(context.engine.wall()), call.model, context.engine.fingerprint)
-    options = replace(call.options, label=head.id, constraint=constraint)
+    adapter = context.engine.adapters.find(call.model)  # as it is now, whatever is loaded later
+    fingerprint = context.engine.fingerprint + ("" if adapter is None else f"_{adapter.identity[:12]}")
+    head = Head(new_id(dialect.id_prefix), int(context.engine.wall()), call.model, fingerprint)
+    options = replace(call.options, label=head.id, constraint=constraint, lora=adapter)
     exchange = Exchange(context.engine, call, options, context.metrics)
     context.open_calls.add(exchange)
     ending: Failure | None = None  # of a call that the exchange itself knows nothing bad of
@@ -139,7 +141,7 @@ def read_setting(context: Context, arrived: float) -> Setting:
     """What body readers need to know of this server."""
     engine, config = context.engine, context.config
     return Setting(
-        model_names=engine.model_names,
+        model_names=(*engine.model_names, *engine.adapters.names),
         vocab_size=engine.vocab_size,
         max_model_len=engine.max_model_len,
         has_chat_template=engine.has_chat_template,

@@ -15,7 +15,7 @@ from asyncpage.server.failure import invalid
 from asyncpage.server.fields import Fields
 
 _TOOLS = "tool calls"
-_ADAPTERS = "adapters"
+_ADAPTERS = "adapters in this field (an adapter's name goes into model)"
 _SAMPLERS = "this way of drawing tokens"
 
 _REFUSED: dict[str, str] = {

@@ -1,4 +1,4 @@
-"""Which models are served: the list and each by name, aliases included.
+"""Which models are served: the list and each by name, aliases and adapters included.
 
 The application's router calls these.
 
@@ -11,39 +11,33 @@ from typing import Any
 
 from aiohttp import web
 
-from asyncpage.errors import RequestError
 from asyncpage.server.context import CONTEXT, Context
-from asyncpage.server.fields import shown
 
 
 async def list_models(request: web.Request) -> web.Response:
     """GET /v1/models"""
     context = request.app[CONTEXT]
-    return web.json_response({"object": "list", "data": [_card(context, name) for name in context.engine.model_names]})
+    names = (*context.engine.model_names, *context.engine.adapters.names)
+    return web.json_response({"object": "list", "data": [model_card(context, name) for name in names]})
 
 
 async def get_model(request: web.Request) -> web.Response:
     """GET /v1/models/{name}; names may hold slashes. Errors: 404 for a name that is not served."""
     context = request.app[CONTEXT]
     name = request.match_info["name"]
-    if name not in context.engine.model_names:
-        raise RequestError(
-            f"the model {shown(name)} does not exist here; served: {', '.join(context.engine.model_names)}",
-            status=404,
-            code="model_not_found",
-            param="model",
-        )
-    return web.json_response(_card(context, name))
+    context.engine.adapters.find(name)
+    return web.json_response(model_card(context, name))
 
 
-def _card(context: Context, name: str) -> dict[str, Any]:
+def model_card(context: Context, name: str) -> dict[str, Any]:
+    """What is told of a name; an adapter's parent is the model that it changes."""
     names = context.engine.model_names
     return {
         "id": name,
         "object": "model",
         "created": context.started,
         "owned_by": "asyncpage",
-        "root": names[0],
+        "root": names[0] if name in names else name,
         "parent": None if name == names[0] else names[0],
         # The context is the executor's to tell, and it tells when it has loaded.
         "max_model_len": None if context.engine.state == "loading" else context.engine.max_model_len,
