@@ -100,9 +100,10 @@ class AdapterSettings:
             return None
         if not _is_named(module, self.targets):
             return False
-        layer = _LAYER.match(module)
-        if self.layers is not None and (layer is None or int(layer[1]) not in self.layers):
-            return False
+        if self.layers is not None and module not in self.targets:  # a whole name says its layer itself
+            layer = _LAYER.match(module)
+            if layer is None or int(layer[1]) not in self.layers:
+                return False
         return None if self.excluded is None else True
 
 

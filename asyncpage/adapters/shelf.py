@@ -146,12 +146,15 @@ class AdapterShelf:
 def read_adapter(folder: str, linears: Mapping[str, AdaptableLinear], max_rank: int) -> Adapter:
     """Check an adapter from end to end. Errors: `ModelError`, `FormatError`."""
     path = Path(folder).expanduser().absolute()
-    file = AdapterFile(path, linears, max_rank)
     try:
-        for _ in file.read():
-            pass
-    finally:
-        file.close()
+        file = AdapterFile(path, linears, max_rank)
+        try:
+            for _ in file.read():
+                pass
+        finally:
+            file.close()
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: cannot be read: {error}") from error
     return Adapter(file.identity, str(path))
 
 
@@ -161,8 +164,8 @@ def _inside(allowed: Sequence[str], path: str) -> Path | None:
         root = Path(one).expanduser().resolve()
         try:
             folder = (root / path).resolve()
+            if folder.is_relative_to(root) and folder.is_dir():
+                return folder
         except (OSError, ValueError, RuntimeError):  # a loop of links, or a text that is no path
             return None
-        if folder.is_relative_to(root) and folder.is_dir():
-            return folder
     return None

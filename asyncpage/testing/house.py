@@ -18,6 +18,7 @@ from asyncpage.actors.scheduler import Scheduler
 from asyncpage.core.admission import SchedulerSettings
 from asyncpage.core.block_names import chain_names
 from asyncpage.core.block_tables import BlockTables
+from asyncpage.core.lessons import Lessons
 from asyncpage.core.memory import Memory, Rules
 from asyncpage.core.policy_registry import load_policy
 from asyncpage.core.prefix_index import PrefixIndex
@@ -115,6 +116,7 @@ class ToyHouse:
         eos_ids: tuple[int, ...] = (),
         poison: int | None = None,
         slots: int = 0,
+        adapter_slots: int = 0,
         files: ToyFiles | None = None,
         is_late: Callable[[int, int], bool] = lambda number, row: False,
     ) -> None:
@@ -130,6 +132,7 @@ class ToyHouse:
         self._arena = ToyArena(slots, handshake.block_size) if slots else None
         self._is_late = is_late
         self._runner = ToyRunner(handshake, poison=poison, arena=self._arena, is_late=is_late)
+        self._lessons = Lessons()
         self._broken_epoch = 0  # steps of this epoch and before are dropped, as the executor's ends do
         self._last_epoch = 0
         self._heard = 0  # losses that the scheduler has handled
@@ -160,6 +163,7 @@ class ToyHouse:
             vocab_size=handshake.vocab_size,
             eos_ids=eos_ids,
             seed=0,
+            adapter_slots=adapter_slots,
         )
         self.memory = Memory(self.tables, rules or Rules(long_prefill_tokens=long_prefill_tokens))
         self.heard = Inbox()  # what the KV manager tells front ends
@@ -194,7 +198,8 @@ class ToyHouse:
         """A tokenised prompt arrives at the scheduler."""
         options = options or RequestOptions()
         tokens = array("i", prompt).tobytes()
-        names = chain_names(tokens, self.handshake.block_size, salt=options.cache_salt) if options.use_cache else ()
+        size, salt = self.handshake.block_size, options.cache_salt
+        names = chain_names(tokens, size, salt=salt, adapter=options.adapter) if options.use_cache else ()
         self.boxes["scheduler"].send(Admit(RequestId(request), tokens, names, sampling, options))
         return RequestId(request)
 
@@ -208,6 +213,7 @@ class ToyHouse:
         self._broken_epoch = max(self._broken_epoch, self._last_epoch, *sent)
         self.boxes["executor"].messages.clear()
         self._runner = ToyRunner(self.handshake, poison=self._poison, arena=self._arena, is_late=self._is_late)
+        self._lessons.restart()
         self.boxes["scheduler"].send(ExecutorLost(epoch=1, reason="killed by the test"))
 
     def turn(self, name: str) -> bool:
@@ -247,6 +253,9 @@ class ToyHouse:
             return
         self._last_epoch = step.epoch
         self.steps.append(step)
+        lessons, step = self._lessons.before(step)
+        for lesson in lessons:
+            self._runner.learn(lesson)
         try:
             self.boxes["scheduler"].send(self._runner.execute(step))
         except RuntimeError as error:

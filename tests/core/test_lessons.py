@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 from asyncpage.core import lessons as module
 from asyncpage.core.lessons import Lessons
 from asyncpage.core.sampling import SamplingParams
-from asyncpage.messages import EMPTY, Constraint, LearnGrammar, LearnVocabulary, NewRow, RequestId, Step
+from asyncpage.messages import (
+    EMPTY,
+    Adapter,
+    Constraint,
+    LearnAdapter,
+    LearnGrammar,
+    LearnVocabulary,
+    NewRow,
+    RequestId,
+    Step,
+)
 
 VOCABULARY = LearnVocabulary(b"ab", np.array([1, 1], dtype=np.int32))
 
@@ -88,3 +98,38 @@ def test_the_far_end_has_what_a_step_names_and_never_too_much(
             assert named <= far.keys()
             if told:
                 assert far.keys() == named or (len(far) <= 4 and sum(far.values()) <= 100)
+
+
+A, B = Adapter("a" * 64, "/a"), Adapter("b" * 64, "/b")
+
+
+def adapted(*slots: tuple[int, Adapter]) -> Step:
+    added = tuple(
+        NewRow(row, RequestId(row), b"\0\0\0\0", 1, 0, (), SamplingParams(), 0, adapter_slot=slot, lora=adapter)
+        for row, (slot, adapter) in enumerate(slots)
+    )
+    return Step(1, 1, EMPTY, EMPTY, added=added)
+
+
+def test_an_adapter_is_told_when_its_slot_holds_another_and_rows_name_the_slot_alone() -> None:
+    lessons = Lessons()
+    told, sent = lessons.before(adapted((1, A), (1, A), (2, B)))
+    assert told == (LearnAdapter(1, A), LearnAdapter(2, B))
+    assert [(new.adapter_slot, new.lora) for new in sent.added] == [(1, None), (1, None), (2, None)]
+    assert lessons.before(adapted((2, B)))[0] == ()
+    assert lessons.before(adapted((1, B)))[0] == (LearnAdapter(1, B),)
+    assert lessons.before(adapted((1, A)))[0] == (LearnAdapter(1, A),)
+
+
+def test_an_adapter_that_was_loaded_from_elsewhere_is_told_anew() -> None:
+    lessons = Lessons()
+    moved = Adapter(A.identity, "/moved")
+    lessons.before(adapted((1, A)))
+    assert lessons.before(adapted((1, moved)))[0] == (LearnAdapter(1, moved),)
+
+
+def test_a_new_process_is_told_its_adapters_again() -> None:
+    lessons = Lessons()
+    lessons.before(adapted((1, A)))
+    lessons.restart()
+    assert lessons.before(adapted((1, A)))[0] == (LearnAdapter(1, A),)

@@ -27,8 +27,8 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
         "rank_pattern": {"q_proj": 7, "layers.1.mlp.down_proj": 2, "^model.layers.0.self_attn.k_proj": 3},
         "alpha_pattern": {"layers.0.self_attn.q_proj": 20, "down_proj": 1},
     },
-    "last layer": {"r": 3, "lora_alpha": 9, "target_modules": ["up_proj", "k_proj"], "layers_to_transform": [1]},
-    "by pattern": {"r": 5, "lora_alpha": 10, "target_modules": r".*\.(o_proj|gate_proj)"},
+    "last-layer": {"r": 3, "lora_alpha": 9, "target_modules": ["up_proj", "k_proj"], "layers_to_transform": [1]},
+    "by-pattern": {"r": 5, "lora_alpha": 10, "target_modules": r".*\.(o_proj|gate_proj)"},
     "excluding": {"r": 2, "lora_alpha": 8, "target_modules": "all-linear", "exclude_modules": ["down_proj", "v_proj"]},
 }
 """Eight adapters of different ranks and targets, by name."""
