@@ -56,6 +56,8 @@ def _fetch_from_hub(word: str, revision: str | None) -> Path:
     from asyncpage.hub.name import parse_hub_name
 
     name = parse_hub_name(word)
+    if name is None and word == "demo":
+        raise UsageError("'demo' cannot be fetched with --revision; leave it out")
     if name is None:
         raise UsageError(f"{word!r} cannot be fetched; type 'demo', or ORG/NAME as it stands in the model's address")
     if revision is not None:

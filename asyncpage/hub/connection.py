@@ -13,11 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import asyncpage
 from asyncpage.errors import ModelError, UsageError
 from asyncpage.hub.cache import COMMIT
 from asyncpage.hub.listing import HubFile, Listing
 from asyncpage.hub.name import INSTALL, MAIN, HubName, has_extra
 
+_AGENT = {"library_name": "asyncpage", "library_version": asyncpage.__version__}
 _TIMEOUT_S = 20.0  # without a byte
 _PASSING = {408, 425, 429}  # and all of the 500s
 
@@ -35,24 +37,30 @@ class Connection:
     def __init__(self, name: HubName, endpoint: str | None = None, timeout_s: float = _TIMEOUT_S) -> None:
         if not has_extra():
             raise UsageError(f"downloading {name} needs a library; type: {INSTALL}, then: asyncpage fetch {name}")
-        from huggingface_hub import HfApi
+        from huggingface_hub import HfApi, constants
         from huggingface_hub.utils import logging
 
+        constants.HF_HUB_DISABLE_TELEMETRY = True  # the hub is told and asked what the user asks for, and no more
         logging.set_verbosity_error()  # what there is to say is said here, in one line
         self._name = name
         self._timeout_s = timeout_s
-        self._api = HfApi(endpoint=endpoint)
+        self._api = HfApi(endpoint=endpoint, **_AGENT)
 
     def listing(self) -> Listing:
         """The files of the repository at the commit that its revision means now."""
-        with self._answers():
-            info = self._api.model_info(
-                self._name.repo, revision=self._name.revision or MAIN, files_metadata=True, timeout=self._timeout_s
-            )
-        commit = info.sha or ""
+        try:
+            with self._answers():
+                info = self._api.model_info(
+                    self._name.repo, revision=self._name.revision or MAIN, files_metadata=True, timeout=self._timeout_s
+                )
+            commit, files = str(info.sha), {file.rfilename: _checkable(file) for file in info.siblings or ()}
+        except (ValueError, LookupError, TypeError) as error:  # not JSON, or without what the library takes out of it
+            raise ModelError(
+                f"{self._api.endpoint} does not answer as a hub does ({type(error).__name__}: {str(error)[:200]}); "
+                "check HF_ENDPOINT"
+            ) from None
         if not COMMIT.fullmatch(commit):
             raise ModelError(f"{self._api.endpoint} names no commit of {self._name}; check HF_ENDPOINT")
-        files = {file.rfilename: _checkable(file) for file in info.siblings or ()}
         return Listing(commit, files)
 
     @contextmanager
@@ -63,7 +71,7 @@ class Connection:
 
         url = hf_hub_url(self._name.repo, file, revision=commit, endpoint=self._api.endpoint)
         # Compressed on the way, a range would count other bytes.
-        headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
+        headers = {**build_hf_headers(**_AGENT), "Accept-Encoding": "identity"}
         if start:
             headers["Range"] = f"bytes={start}-"
         with (
@@ -100,10 +108,6 @@ class Connection:
             raise UsageError(f"HF_ENDPOINT {self._api.endpoint} is not an address: {error}") from None
         except HTTPError as error:
             raise Interrupted(f"{self._api.endpoint}: {str(error) or type(error).__name__}") from None
-        except ValueError as error:  # an answer that is not JSON
-            raise ModelError(
-                f"{self._api.endpoint} does not answer as a hub does: {error}; check HF_ENDPOINT"
-            ) from None
 
     def _refusal(self, status: int, code: str) -> str:
         from huggingface_hub import get_token

@@ -117,17 +117,23 @@ class _Fetch:
                 self._tell("checking", checked, there)
             else:
                 missing.append(file)
-        self._demand_room(missing)
-        total = sum(file.size for file in missing)
-        before = 0
+        by_digest: dict[str, HubFile] = {}  # files that are alike come once
         for file in missing:
+            by_digest.setdefault(file.digest, file)
+        contents = tuple(by_digest.values())
+        self._demand_room(contents)
+        total = sum(file.size for file in contents)
+        before = 0
+        for file in contents:
             self._download(file, before, total)
             before += file.size
         checked = 0
-        for file in missing:
+        for file in contents:
             self._name_checked(file)
             checked += file.size
             self._tell("checking", checked, total)
+        for file in missing:
+            self._link(file)
 
     def _listed(self, name: str) -> HubFile:
         if name not in self._listing.files:
@@ -202,7 +208,6 @@ class _Fetch:
             os.fsync(written.fileno())
         os.replace(part, self._blobs / file.digest)
         sync_folder(self._blobs)
-        self._link(file)
 
     def _link(self, file: HubFile) -> None:
         """Let the snapshot have the file, as the cache's other users do: by a relative link."""
