@@ -145,9 +145,13 @@ def _machine() -> Iterator[Finding]:
 
 
 def _models() -> Iterator[Finding]:
+    from asyncpage.hub.cache import hub_cache_dir
+    from asyncpage.hub.name import INSTALL, has_extra
     from asyncpage.store import cache_dir, resolve_model
 
     yield Finding("cache folder", "ok", str(cache_dir()))
+    fetching = "asyncpage fetch ORG/NAME" if has_extra() else INSTALL
+    yield Finding("hub's cache", "ok", f"{hub_cache_dir()}, to put a model there: {fetching}")
     try:
         path = resolve_model("demo")
         yield Finding("demo model", "ok", f"{path} ({path.stat().st_size / 1e6:.0f} MB)")

@@ -51,6 +51,7 @@ first steps:
   asyncpage fetch demo                    fetch the small demo model, once
   asyncpage serve                         serve it at http://127.0.0.1:8000
   asyncpage serve model.gguf --port 9000  serve a model of yours
+  asyncpage fetch ORG/NAME                fetch one from the Hugging Face Hub, for: asyncpage serve ORG/NAME
   asyncpage chat                          talk to it in the terminal
   asyncpage doctor                        see what this machine offers and lacks
 

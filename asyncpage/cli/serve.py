@@ -28,6 +28,8 @@ examples:
   asyncpage serve ~/models/llama.gguf --port 9000       a GGUF file
   asyncpage serve ~/models/Llama-3.2-1B --dtype bfloat16
                                                         a folder with config.json and safetensors
+  asyncpage serve Qwen/Qwen3-0.6B                       a model in the Hugging Face cache; asyncpage fetch puts it there
+  asyncpage serve Qwen/Qwen3-0.6B-GGUF:Q8_0             one of several GGUF files there; @REVISION goes before the ':'
   asyncpage serve --host 0.0.0.0 --api-key SECRET       open to the network, closed to strangers
   asyncpage serve --kv-cache-bytes 2GiB --max-num-seqs 32
   ASYNCPAGE_PORT=9000 asyncpage serve --config asyncpage.toml --print-config

@@ -29,6 +29,7 @@ Tell: TypeAlias = Callable[[str, int, int], None]  # what is done, bytes so far,
 Answer = TypeVar("Answer")
 
 _WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # before another try; one that brought bytes begins them again
+_ASKING_WAITS_S = _WAITS_S[:2]  # before anything is shown, where most often there is no network at all
 
 
 def fetch_model(name: HubName, tell: Tell, connection: Connection, sleep: Callable[[float], None] = time.sleep) -> Path:
@@ -53,7 +54,7 @@ def fetch_model(name: HubName, tell: Tell, connection: Connection, sleep: Callab
 
 
 def _patiently(name: HubName, ask: Callable[[], Answer], sleep: Callable[[float], None]) -> Answer:
-    for wait_s in _WAITS_S:
+    for wait_s in _ASKING_WAITS_S:
         try:
             return ask()
         except Interrupted:
@@ -61,12 +62,12 @@ def _patiently(name: HubName, ask: Callable[[], Answer], sleep: Callable[[float]
     try:
         return ask()
     except Interrupted as error:
-        raise _gave_up(name, error) from None
+        raise _gave_up(name, str(error)) from None
 
 
-def _gave_up(name: HubName, error: Interrupted) -> ModelError:
+def _gave_up(name: HubName, found: str) -> ModelError:
     return ModelError(
-        f"downloading {name} does not go on: {error}; check the network (and HF_ENDPOINT, HTTPS_PROXY), then run it "
+        f"downloading {name} does not go on: {found}; check the network (and HF_ENDPOINT, HTTPS_PROXY), then run it "
         "again: what has come stays"
     )
 
@@ -163,17 +164,19 @@ class _Fetch:
         """Bring the file's part to its full length, however often that is broken off."""
         tries = 0
         part = self._part(file)
-        while (size := _size(part)) != file.size or not part.exists():
+        while not part.exists() or _size(part) != file.size:
+            size = _size(part)
             try:
                 self._append(file, part, before, total)
-                raise Interrupted(f"{file.name} ended after {_size(part)} of {file.size} bytes")
+                found = f"{file.name} ended after {_size(part)} of {file.size} bytes"
             except Interrupted as error:
-                if _size(part) == file.size:
-                    break
-                tries = 0 if _size(part) > size else tries + 1
-                if tries > len(_WAITS_S):
-                    raise _gave_up(self._name, error) from None
-                self._sleep(_WAITS_S[max(0, tries - 1)])
+                found = str(error)
+            if _size(part) == file.size:
+                break
+            tries = 0 if _size(part) > size else tries + 1
+            if tries > len(_WAITS_S):
+                raise _gave_up(self._name, found)
+            self._sleep(_WAITS_S[max(0, tries - 1)])
         self._tell("downloading", before + file.size, total)
 
     def _append(self, file: HubFile, part: Path, before: int, total: int) -> None:

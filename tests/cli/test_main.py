@@ -147,5 +147,15 @@ def test_the_doctor_reports_every_dependency_of_the_core(
     code = main(["doctor", "--json"])
     findings = {finding["name"]: finding for finding in json.loads(capsys.readouterr().out)}
     assert code == 0
-    assert {"python", "aiohttp", "numpy", "regex", "torch", "memory", "cores", "demo model"} <= findings.keys()
+    assert {
+        "python",
+        "aiohttp",
+        "numpy",
+        "regex",
+        "torch",
+        "memory",
+        "cores",
+        "demo model",
+        "hub's cache",
+    } <= findings.keys()
     assert all(finding["hint"] for finding in findings.values() if finding["state"] == "missing")

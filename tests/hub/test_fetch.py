@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from asyncpage.cli.preflight import check_engine
+from asyncpage.config import EngineConfig
 from asyncpage.errors import ModelError, UsageError
 from asyncpage.formats.safetensors_folder import SafetensorsFolder
 from asyncpage.hub.connection import Connection
@@ -71,6 +75,7 @@ def test_only_what_is_read_comes_and_is_then_what_the_name_means(hub: FakeHub, c
     assert sorted(file.name for file in path.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
     assert (path / "model.safetensors").read_bytes() == WEIGHTS
     assert SafetensorsFolder(path).tensors.keys() == {"weight"}
+    assert check_engine(EngineConfig(model="org/tiny")) == path
     assert not (cache / "models--org--tiny" / ".asyncpage").exists()
 
 
@@ -182,7 +187,7 @@ def test_an_answer_that_passes_is_asked_for_again(hub: FakeHub, status: int) -> 
 
 
 def test_an_answer_that_does_not_pass_is_told(hub: FakeHub) -> None:
-    hub.misbehaviours["/api/models/"] = [lambda to: to.send(503, b"")] * 6
+    hub.misbehaviours["/api/models/"] = [lambda to: to.send(503, b"")] * 3
     assert f"{hub.endpoint} answered 503; check the network" in refused(hub)
 
 
@@ -307,6 +312,34 @@ def test_a_revision_is_kept_beside_main(hub: FakeHub) -> None:
     assert resolve_model("org/tiny@refs/pr/1") == resolve_model(f"org/tiny@{COMMIT}") == path
     with pytest.raises(UsageError, match="of it there is: refs/pr/1"):
         resolve_model("org/tiny")
+
+
+def test_two_fetches_at_once_download_once(hub: FakeHub) -> None:
+    both_ask = threading.Event()
+
+    def second(to: Answering) -> None:
+        both_ask.set()
+        to.send(200, json.dumps(hub.listing()).encode())
+
+    def wait(to: Answering) -> None:
+        assert both_ask.wait(60)
+        to.send_file()
+
+    hub.misbehaviours["/api/models/"] = [lambda to: to.send(200, json.dumps(hub.listing()).encode()), second]
+    hub.misbehave("model.safetensors", wait)
+    with ThreadPoolExecutor(2) as pool:
+        first, later = pool.map(lambda number: fetch(hub), range(2))
+    assert (first / "model.safetensors").read_bytes() == WEIGHTS
+    assert first == later
+    assert hub.ranges("model.safetensors") == [None]
+
+
+def test_too_little_room_is_told_before_anything_comes(hub: FakeHub) -> None:
+    real = hub.listing()
+    real["siblings"][-1]["lfs"]["size"] = 10**18
+    hub.misbehaviours["/api/models/"] = [lambda to: to.send(200, json.dumps(real).encode())]
+    assert "org/tiny needs 1000000000.0 GB more in" in refused(hub, UsageError)
+    assert len(hub.asked) == 1
 
 
 def test_a_cache_that_cannot_be_written_is_told(hub: FakeHub, cache: Path) -> None:
