@@ -16,6 +16,7 @@ import torch
 from asyncpage.errors import ModelError
 from asyncpage.weights.folder_checkpoint import FolderCheckpoint
 from asyncpage.weights.gguf_checkpoint import GGUFCheckpoint
+from asyncpage.weights.quantised_folder import QuantisedFolder
 
 
 class Checkpoint(Protocol):
@@ -24,7 +25,7 @@ class Checkpoint(Protocol):
     `config` speaks the vocabulary of the family's own `config.json` at Hugging Face: `model_type` is always there,
     whatever else the file leaves out is left out here, too.
     `names` are the tensors there are (`model.layers.0.self_attn.q_proj.weight`). `fingerprint` is equal for equal
-    files wherever they lie: 64 hexadecimal digits.
+    files wherever they lie: 64 hexadecimal digits. `stored_as`: the kinds of quantised weights there are, for people.
     """
 
     @property
@@ -35,6 +36,9 @@ class Checkpoint(Protocol):
 
     @property
     def fingerprint(self) -> str: ...
+
+    @property
+    def stored_as(self) -> tuple[str, ...]: ...
 
     def tensor(self, name: str, dtype: torch.dtype) -> torch.Tensor:
         """A new tensor on the CPU in `dtype`; beside it only a few megabytes are needed, and no page is kept.
@@ -55,7 +59,14 @@ def open_checkpoint(path: Path) -> Checkpoint:
     """
     path = Path(path)
     if path.is_dir():
-        return FolderCheckpoint(path)
+        plain = FolderCheckpoint(path)
+        if plain.config.get("quantization_config") is None:
+            return plain
+        try:
+            return QuantisedFolder(plain)
+        except BaseException:
+            plain.close()
+            raise
     if path.exists() and path.suffix in (".safetensors", ".bin", ".pt", ".pth"):
         raise ModelError(
             f"{path}: a weights file alone says nothing of its model; give the folder with its config.json"

@@ -1,6 +1,6 @@
 """A folder with `config.json` and safetensors as a checkpoint.
 
-`open_checkpoint` makes it for the executor.
+`open_checkpoint` makes it for the executor; `QuantisedFolder` takes from it what is not quantised.
 
 INVARIANT: a tensor's bytes are copied once, from the page cache into the tensor that is returned or, where the
 type differs, through a staging buffer of a few megabytes.
@@ -27,22 +27,30 @@ _FLOATS: Mapping[str, torch.dtype] = {"F32": torch.float32, "F16": torch.float16
 
 
 class FolderCheckpoint:
-    """See `Checkpoint`. Errors of the constructor: `ModelError` for what is not run, `FormatError` when malformed."""
+    """See `Checkpoint`. `config_file` is named in errors about the config; `folder` has the tensors as they are stored.
+
+    Errors of the constructor: `ModelError` for what is not run, `FormatError` when malformed.
+    """
+
+    stored_as: tuple[str, ...] = ()
 
     def __init__(self, path: Path) -> None:
         self._path = path
         config_path = path / CONFIG_NAME
+        self.config_file = str(config_path)
         found = read_json_object(config_path, MAX_CONFIG_BYTES, most_containers=10_000)
-        self.config = settle(found, str(config_path))
-        self._folder = SafetensorsFolder(path)
+        self.config = settle(found, self.config_file)
+        self.folder = SafetensorsFolder(path)
         try:
             layers = self.config.get("num_hidden_layers") or 0
-            if layers > len(self._folder.tensors):  # before a model is put together that the file could make endless
-                reason = f"{layers} layers need more tensors than the {len(self._folder.tensors)} in the folder"
-                raise FormatError(str(config_path), "num_hidden_layers", reason)
-            if "lm_head.weight" not in self._folder.tensors:  # else the family knows what silence means
+            if layers > len(self.folder.tensors):  # before a model is put together that the file could make endless
+                reason = f"{layers} layers need more tensors than the {len(self.folder.tensors)} in the folder"
+                raise FormatError(self.config_file, "num_hidden_layers", reason)
+            if not any(
+                name.startswith("lm_head.") for name in self.folder.tensors
+            ):  # else the family knows what silence means
                 self.config.setdefault("tie_word_embeddings", True)
-            files = [file for _, file in sorted(self._folder.files.items())]
+            files = [file for _, file in sorted(self.folder.files.items())]
             self.fingerprint = fingerprint(config_path.read_bytes(), files)
         except BaseException:
             self.close()
@@ -50,10 +58,10 @@ class FolderCheckpoint:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(self._folder.tensors)
+        return tuple(self.folder.tensors)
 
     def tensor(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        info = self._folder.tensors.get(name)
+        info = self.folder.tensors.get(name)
         if info is None:
             raise ModelError(f"{self._path}: has no tensor {name!r}")
         stored = _FLOATS.get(info.dtype)
@@ -63,7 +71,7 @@ class FolderCheckpoint:
         out = torch.empty(info.shape, dtype=dtype)
         flat = out.reshape(-1)
         # uint8 views on both sides: numpy has no bfloat16, and the file need not be aligned to its element.
-        source = self._folder.raw(name)
+        source = self.folder.raw(name)
         if stored == dtype:
             flat.view(torch.uint8).numpy()[:] = source
         else:
@@ -73,8 +81,8 @@ class FolderCheckpoint:
                 begin = start * stored.itemsize
                 part.view(torch.uint8).numpy()[:] = source[begin : begin + len(part) * stored.itemsize]
                 flat[start : start + len(part)].copy_(part)
-        self._folder.release(name)
+        self.folder.release(name)
         return out
 
     def close(self) -> None:
-        self._folder.close()
+        self.folder.close()

@@ -47,6 +47,8 @@ _ARCHITECTURES: Mapping[str, tuple[_Config, _Sources]] = {
     "smollm3": (smollm3_config, smollm3_sources),
 }
 
+_FLOATS = ("F32", "F16", "BF16")
+
 
 class GGUFCheckpoint:
     """See `Checkpoint`. Errors of the constructor: `ModelError` for what is not run, `FormatError` when malformed."""
@@ -66,6 +68,14 @@ class GGUFCheckpoint:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._sources)
+
+    @property
+    def stored_as(self) -> tuple[str, ...]:
+        bytes_of: dict[str, int] = {}
+        for info in self._file.tensors.values():
+            if info.dtype not in _FLOATS:
+                bytes_of[info.dtype] = bytes_of.get(info.dtype, 0) + info.size
+        return tuple(f"GGUF {kind}" for kind in sorted(bytes_of, key=bytes_of.__getitem__, reverse=True))
 
     def tensor(self, name: str, dtype: torch.dtype) -> torch.Tensor:
         source = self._sources.get(name)

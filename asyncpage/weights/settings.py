@@ -31,7 +31,6 @@ def settle(found: Mapping[str, Any], file: str) -> dict[str, Any]:
     config = dict(found)
     if not isinstance(config.get("model_type"), str):
         raise FormatError(file, "model_type", "is not there; is this the config.json of a language model?")
-    _refuse_quantisation(config, file)
     for name in _COUNTS:
         value = config.get(name)
         if value is not None and (type(value) is not int or not 1 <= value <= MAX_COUNT):
@@ -50,14 +49,6 @@ def settle(found: Mapping[str, Any], file: str) -> dict[str, Any]:
         if config.get(name) is not None and not isinstance(config[name], dict):
             raise FormatError(file, name, "is not an object")
     return config
-
-
-def _refuse_quantisation(config: Mapping[str, Any], file: str) -> None:
-    quantisation = config.get("quantization_config")
-    if quantisation is not None:
-        method = quantisation.get("quant_method", "unknown") if isinstance(quantisation, dict) else "unknown"
-        reason = f"method {str(method)[:100]!r} is not supported; use a float checkpoint, or a GGUF of this model"
-        raise FormatError(file, "quantization_config", reason)
 
 
 def _is_positive(value: Any) -> bool:
