@@ -112,6 +112,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("cli", "backends.registry"): "'asyncpage backends' asks the registry itself; it is readable without torch",
     ("cli", "backends.contract"): "the question is made of the contract's values",
     ("cli", "backends.device"): "the same, for the device",
+    ("cli", "executor.holding"): "'asyncpage doctor' tells what weights would take, which only loading them knows",
     ("models", "core.plugin_group"): "families of models are plugins, found and checked like all others",
     ("grammar", "core.plugin_group"): "backends of grammars are plugins, found and checked like all others",
     ("grammar", "pipes.tether"): "the compile worker is a child process and must not outlive its parent",

@@ -1,6 +1,6 @@
 """`asyncpage doctor`: what this machine offers and lacks, each lack with what to type.
 
-Looks and reports; changes nothing. Exits with 1 when serving the demo model would fail.
+Looks and reports; changes nothing. Exits with 1 when serving the model, or else the demo model, would fail.
 
 INVARIANT: a check that fails is a line of the report, never the end of it.
 """
@@ -29,7 +29,8 @@ from asyncpage.formats.expert_load import read_expert_load
 _EXAMPLES = """\
 examples:
   asyncpage doctor
-  asyncpage doctor --json      for bug reports
+  asyncpage doctor --json              for bug reports
+  asyncpage doctor --model MODEL       and what the weights of MODEL would take
   asyncpage doctor --expert-load load.json --expert-parallel-size 4
 """
 
@@ -52,6 +53,7 @@ class Finding:
 
 
 def _declare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", metavar="MODEL", default="demo", help="what 'serve' takes (default: the demo model)")
     parser.add_argument("--json", action="store_true", help="the findings as one JSON list")
     parser.add_argument(
         "--expert-load", metavar="FILE", help="look at this file of a server's --expert-load, and at nothing else"
@@ -65,7 +67,7 @@ def _run(arguments: argparse.Namespace, environment: Environment) -> int:
     if arguments.expert_load is not None:
         findings = list(_experts(Path(arguments.expert_load), arguments.expert_parallel_size))
     else:
-        findings = list(_examine())
+        findings = list(_examine(arguments.model))
     if arguments.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
@@ -77,14 +79,17 @@ def _run(arguments: argparse.Namespace, environment: Environment) -> int:
     return 1 if any(finding.state == "missing" for finding in findings) else 0
 
 
-def _examine() -> Iterator[Finding]:
+def _examine(model: str) -> Iterator[Finding]:
     yield Finding("python", "ok", f"{platform.python_version()} on {platform.platform()}")
     yield from _packages()
     torch = _torch()
     yield torch
     yield from _machine()
-    yield from _models()
-    if torch.state == "ok":  # backends load it into this process, which only now is known to go well
+    path, found = _model(model)
+    yield from found
+    if torch.state == "ok":  # what follows loads it into this process, which only now is known to go well
+        if path is not None:
+            yield _weights(path)
         yield from _backends()
 
 
@@ -144,19 +149,40 @@ def _machine() -> Iterator[Finding]:
     )
 
 
-def _models() -> Iterator[Finding]:
+def _model(name: str) -> tuple[Path | None, tuple[Finding, ...]]:
     from asyncpage.hub.cache import hub_cache_dir
     from asyncpage.hub.name import INSTALL, has_extra
     from asyncpage.store import cache_dir, resolve_model
 
-    yield Finding("cache folder", "ok", str(cache_dir()))
     fetching = "asyncpage fetch ORG/NAME" if has_extra() else INSTALL
-    yield Finding("hub's cache", "ok", f"{hub_cache_dir()}, to put a model there: {fetching}")
+    caches = (
+        Finding("cache folder", "ok", str(cache_dir())),
+        Finding("hub's cache", "ok", f"{hub_cache_dir()}, to put a model there: {fetching}"),
+    )
+    title = "demo model" if name == "demo" else "model"
     try:
-        path = resolve_model("demo")
-        yield Finding("demo model", "ok", f"{path} ({path.stat().st_size / 1e6:.0f} MB)")
+        path = resolve_model(name)
     except AsyncpageError as error:
-        yield Finding("demo model", "missing", str(error).splitlines()[0], "asyncpage fetch demo")
+        hint = "asyncpage fetch demo" if name == "demo" else "asyncpage doctor --model, with a file or folder"
+        return None, (*caches, Finding(title, "missing", str(error).splitlines()[0], hint))
+    files = (path,) if path.is_file() else tuple(path.glob("*.safetensors"))
+    size = sum(file.stat().st_size for file in files)
+    return path, (*caches, Finding(title, "ok", f"{path} ({size / 1e6:.0f} MB)"))
+
+
+def _weights(path: Path) -> Finding:
+    """What they take. Quantised ones are dequantised at load: no device of ours multiplies by them as they are."""
+    from asyncpage.executor.holding import read_holding
+
+    try:
+        holding = read_holding(path)
+    except AsyncpageError as error:
+        return Finding("weights", "missing", str(error).splitlines()[0], "asyncpage serve, with another model")
+    sizes = f"{_gib(4 * holding.weights)} as float32, {_gib(2 * holding.weights)} as bfloat16 or float16"
+    if not holding.stored_as:
+        return Finding("weights", "ok", sizes)
+    kinds = " and ".join(holding.stored_as)
+    return Finding("weights", "ok", f"stored as {kinds}, held dequantised (no unit here multiplies by them): {sizes}")
 
 
 def _backends() -> Iterator[Finding]:
@@ -177,5 +203,10 @@ def _gib(count: int) -> str:
 
 
 COMMAND = Command(
-    "doctor", "[--json] [--expert-load FILE]", "report what this machine offers and lacks", _EXAMPLES, _declare, _run
+    "doctor",
+    "[--model MODEL] [--json] [--expert-load FILE]",
+    "report what this machine offers and lacks",
+    _EXAMPLES,
+    _declare,
+    _run,
 )

@@ -41,7 +41,7 @@ COMMANDS: tuple[Command, ...] = (
 _ELSEWHERE = {
     "--gpu-memory-utilization": "the KV cache is sized by --kv-cache-bytes, by default a share of what is free",
     "--tensor-parallel-size": "this version runs a model on one device",
-    "--quantization": "give a model whose file is quantised, as GGUF files are",
+    "--quantization": "give a model whose files are quantised: GGUF, or a folder of GPTQ, AWQ or FP8",
     "--tokenizer": "the tokenizer is the model's own",
     "--trust-remote-code": "a model's code is never run; its files are read",
 }

@@ -122,13 +122,18 @@ def _describe(names: tuple[str, ...], loaded: Handshake) -> str:
     if loaded.kind == "encoder":
         return (
             f"{', '.join(names)} on {loaded.device} in {loaded.dtype}, an encoder: embeddings of {loaded.hidden_size} "
-            f"numbers, prompts of at most {loaded.max_model_len} tokens"
+            f"numbers, prompts of at most {loaded.max_model_len} tokens; {_weights(loaded)}"
         )
     return (
         f"{', '.join(names)} on {loaded.device} in {loaded.dtype}, attention backend {loaded.attention_backend}, "
         f"context of {loaded.max_model_len} tokens, {loaded.blocks} KV blocks of {loaded.block_size} tokens "
-        f"({loaded.kv_bytes / 1024**3:.1f} GiB when full)"
+        f"({loaded.kv_bytes / 1024**3:.1f} GiB when full); {_weights(loaded)}"
     )
+
+
+def _weights(loaded: Handshake) -> str:
+    size = f"{loaded.weight_bytes / 1024**3:.1f} GiB of weights"
+    return f"{size}, held dequantised from {' and '.join(loaded.stored_as)}" if loaded.stored_as else size
 
 
 def _say(text: str) -> None:

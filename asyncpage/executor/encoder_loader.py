@@ -48,8 +48,8 @@ def load_encoder(load: Load, checkpoint: Checkpoint, device: DeviceInfo, dtype: 
     if settings.get("max_loras"):
         raise UsageError("an encoder runs no adapters; leave out --enable-lora, --lora and --lora-dir")
     torch_dtype = getattr(torch, dtype)
+    outline = outline_encoder(checkpoint.config, torch_dtype)
     if device.kind == "cpu":
-        outline = outline_encoder(checkpoint.config, torch_dtype)
         memory.check_encoder(outline.weight_bytes, available=read_memory().available)
     model = build_encoder(
         checkpoint.config, lambda name: checkpoint.tensor(name, torch_dtype), torch_dtype, device.torch_device
@@ -80,6 +80,8 @@ def load_encoder(load: Load, checkpoint: Checkpoint, device: DeviceInfo, dtype: 
         kv_bytes=0,
         kind="encoder",
         hidden_size=model.hidden_size,
+        weight_bytes=outline.weight_bytes,
+        stored_as=checkpoint.stored_as,
     )
     shape = BatchShape(
         groups=1,

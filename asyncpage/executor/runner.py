@@ -85,7 +85,7 @@ def _load_runner(load: Load, undo: ExitStack) -> Runner:
             adapt=None if adapters is None else adapters.adapt,
             experts=experts.host,
         )
-        fingerprint = checkpoint.fingerprint
+        fingerprint, stored_as = checkpoint.fingerprint, checkpoint.stored_as
     finally:
         checkpoint.close()
     experts.connect()
@@ -127,6 +127,8 @@ def _load_runner(load: Load, undo: ExitStack) -> Runner:
         kv_bytes=blocks * demand.block_bytes,
         hidden_size=model.hidden_size,
         linears=() if adapters is None else adapters.linears,
+        weight_bytes=outline.weight_bytes,
+        stored_as=stored_as,
     )
     shape = BatchShape(
         groups=len(model.groups),

@@ -143,6 +143,8 @@ class Handshake:
 
     `kind`: an encoder makes vectors only, and no KV that another prompt could use. `hidden_size`: numbers in a vector.
     `linears`: what adapters may change, none where the executor was not told to run any.
+    `weight_bytes`: of the weights as they are held. `stored_as`: the kinds of quantised ones in the files, which are
+    held dequantised.
     """
 
     fingerprint: str
@@ -163,6 +165,8 @@ class Handshake:
     kind: Literal["decoder", "encoder"] = "decoder"
     hidden_size: int = 0
     linears: tuple[AdaptableLinear, ...] = ()
+    weight_bytes: int = 0
+    stored_as: tuple[str, ...] = ()
 
 
 @record(frozen=True, slots=True)

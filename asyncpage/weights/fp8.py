@@ -67,7 +67,7 @@ class Fp8:
 
     @property
     def label(self) -> str:
-        return "FP8 (e4m3)"
+        return "FP8 (e4m3, weights only)"
 
     def find(self, stored: StoredTensors) -> dict[str, Fp8Weight]:
         ends = (".weight_scale_inv", ".weight_scale")

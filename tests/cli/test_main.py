@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import asyncpage
 from asyncpage.cli.main import COMMANDS, main
@@ -159,3 +161,18 @@ def test_the_doctor_reports_every_dependency_of_the_core(
         "hub's cache",
     } <= findings.keys()
     assert all(finding["hint"] for finding in findings.values() if finding["state"] == "missing")
+    # 134,515,008 parameters, as the model's card counts them.
+    assert findings["weights"]["found"] == (
+        "stored as GGUF Q4_1 and GGUF Q8_0, held dequantised (no unit here multiplies by them): "
+        "0.5 GiB as float32, 0.3 GiB as bfloat16 or float16"
+    )
+
+
+def test_the_doctor_says_what_is_wrong_with_a_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["doctor", "--model", str(tmp_path / "nothing")]) == 1
+    assert "  model              missing  " in capsys.readouterr().out
+    save_file({"norm.weight": np.ones(4, np.float32)}, tmp_path / "model.safetensors")
+    settings = {"quant_method": "bitnet"}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "quantization_config": settings}))
+    assert main(["doctor", "--model", str(tmp_path)]) == 1
+    assert "method 'bitnet' is not supported" in capsys.readouterr().out

@@ -58,17 +58,17 @@ CASES = {
     "awq other names": Case(
         {"quant_method": "awq", "w_bit": 4, "q_group_size": 16, "zero_point": True}, awq(), "AWQ in 4 bits"
     ),
-    "fp8 tensor": Case(FP8, fp8(), "FP8 (e4m3)"),
-    "fp8 tensor, named inverse": Case(FP8, fp8(shape="one", name="weight_scale_inv"), "FP8 (e4m3)"),
-    "fp8 channel": Case(FP8, fp8(shape="column"), "FP8 (e4m3)"),
-    "fp8 static": Case(FP8 | {"activation_scheme": "static"}, fp8(static=True), "FP8 (e4m3)"),
-    "fp8 blocks": Case(BLOCKS, fp8((16, 24), name="weight_scale_inv"), "FP8 (e4m3)"),
+    "fp8 tensor": Case(FP8, fp8(), "FP8 (e4m3, weights only)"),
+    "fp8 tensor, named inverse": Case(FP8, fp8(shape="one", name="weight_scale_inv"), "FP8 (e4m3, weights only)"),
+    "fp8 channel": Case(FP8, fp8(shape="column"), "FP8 (e4m3, weights only)"),
+    "fp8 static": Case(FP8 | {"activation_scheme": "static"}, fp8(static=True), "FP8 (e4m3, weights only)"),
+    "fp8 blocks": Case(BLOCKS, fp8((16, 24), name="weight_scale_inv"), "FP8 (e4m3, weights only)"),
     "fp8 blocks beyond": Case(
-        FP8 | {"weight_block_size": [128, 128]}, fp8((128, 128), name="weight_scale_inv"), "FP8 (e4m3)"
+        FP8 | {"weight_block_size": [128, 128]}, fp8((128, 128), name="weight_scale_inv"), "FP8 (e4m3, weights only)"
     ),
-    "compressed tensor": Case(compressed("tensor"), fp8(shape="one"), "FP8 (e4m3)"),
-    "compressed channel": Case(compressed("channel"), fp8(shape="column"), "FP8 (e4m3)"),
-    "compressed block": Case(compressed("block", [20, 20]), fp8((20, 20)), "FP8 (e4m3)"),
+    "compressed tensor": Case(compressed("tensor"), fp8(shape="one"), "FP8 (e4m3, weights only)"),
+    "compressed channel": Case(compressed("channel"), fp8(shape="column"), "FP8 (e4m3, weights only)"),
+    "compressed block": Case(compressed("block", [20, 20]), fp8((20, 20)), "FP8 (e4m3, weights only)"),
 }
 WriteCase = Callable[..., Written]
 

@@ -1,0 +1,35 @@
+"""What a model's weights take when they are loaded, and how its files store them, told before a tensor is read.
+
+`asyncpage doctor` asks it.
+
+INVARIANT: it opens the model as loading does, so that what it says fits is what would be loaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from asyncpage.models.registry import is_encoder, outline_encoder, outline_model
+from asyncpage.weights.checkpoint import open_checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """`stored_as`: the kinds of quantised weights in the files. `weights`: how many numbers they are when loaded."""
+
+    stored_as: tuple[str, ...]
+    weights: int
+
+
+def read_holding(path: Path) -> Holding:
+    """Errors: `ModelError` for a model that would not be loaded."""
+    checkpoint = open_checkpoint(path)
+    try:
+        outline = outline_encoder if is_encoder(checkpoint.config) else outline_model
+        dtype = torch.float32
+        return Holding(checkpoint.stored_as, outline(checkpoint.config, dtype).weight_bytes // dtype.itemsize)
+    finally:
+        checkpoint.close()
