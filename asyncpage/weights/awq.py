@@ -79,13 +79,13 @@ class AwqWeight:
         return (f"{self.stem}.qweight", f"{self.stem}.qzeros", f"{self.stem}.scales")
 
     def read(self, stored: StoredTensors, dtype: torch.dtype) -> Tensor:
-        zeros_GN = unpack(stored.whole(f"{self.stem}.qzeros"), BITS, PLACES)
+        zeros_GN = unpack(stored.whole(f"{self.stem}.qzeros"), BITS, order=PLACES)
         scales_GN = stored.scales(f"{self.stem}.scales")
         out_NK = torch.empty(self.outputs, self.inputs, dtype=dtype)
         step = max(1, CHUNK_ITEMS // max(1, self.outputs))
         for start in range(0, self.inputs, step):
             stop = min(start + step, self.inputs)
-            items_KN = unpack(stored.rows(f"{self.stem}.qweight", start, stop), BITS, PLACES)
+            items_KN = unpack(stored.rows(f"{self.stem}.qweight", start, stop), BITS, order=PLACES)
             groups_K = torch.arange(start, stop) // self.group_size
             out_NK[:, start:stop] = scale_groups(items_KN, groups_K, zeros_GN, scales_GN).t()
         stored.release(*self.parts)

@@ -108,7 +108,7 @@ class GptqWeight:
         for word in range(0, self.inputs // per_word, step):
             words = stored.rows(f"{self.stem}.qweight", word, min(word + step, self.inputs // per_word))
             # A word holds inputs that follow one another, of one output.
-            items_KN = unpack(words.t(), self.method.bits).t()
+            items_KN = unpack(words, self.method.bits, axis=0)
             chosen = slice(word * per_word, word * per_word + len(items_KN))
             out_NK[:, chosen] = scale_groups(items_KN, groups_K[chosen], zeros_GN, scales_GN).t()
         stored.release(*self.parts)

@@ -15,16 +15,17 @@ from torch import Tensor
 WORD_BITS = 32
 
 
-def unpack(words: Tensor, bits: int, order: Sequence[int] | None = None) -> Tensor:
-    """int32 words [..., W] as the integers in them: int32 [..., W * 32 / bits], the lowest bits first.
+def unpack(words: Tensor, bits: int, *, axis: int = 1, order: Sequence[int] | None = None) -> Tensor:
+    """An int32 matrix of words as the integers in them, that many more along `axis`; the lowest bits come first.
 
     `order[i]`: which place of its word comes i-th, where that is another.
     """
     places = range(WORD_BITS // bits) if order is None else order
     shifts = torch.tensor([place * bits for place in places], dtype=torch.int32)
-    # An arithmetic shift drags the sign along; the mask takes it off.
-    items = words.unsqueeze(-1).bitwise_right_shift(shifts).bitwise_and_((1 << bits) - 1)
-    return items.flatten(-2)
+    # Beside the axis, not behind the last one: what is next to one another in memory stays so. An arithmetic shift
+    # drags the sign along; the mask takes it off.
+    items = words.unsqueeze(axis + 1).bitwise_right_shift(shifts if axis == 1 else shifts.unsqueeze(1))
+    return items.bitwise_and_((1 << bits) - 1).flatten(axis, axis + 1)
 
 
 def scale_groups(items_KN: Tensor, groups_K: Tensor, zeros_GN: Tensor, scales_GN: Tensor) -> Tensor:
