@@ -172,7 +172,13 @@ def test_narrow_types_hold_the_sum_as_well_as_they_can(three: list[Adapter]) -> 
 
 def test_what_is_no_map_of_all_tokens_is_left_as_it_is() -> None:
     bank, *_ = built()
-    for name in ("lm_head", "model.layers.0.mlp.experts.3.up_proj", "model.embed_tokens", "score"):
+    for name in (
+        "lm_head",
+        "model.layers.0.mlp.experts.3.up_proj",
+        "model.layers.0.block_sparse_moe.experts.0.w1",
+        "model.embed_tokens",
+        "score",
+    ):
         plain = Linear(torch.zeros(2, 2))
         assert bank.adapt([name], [2], 2, plain) is plain
     assert [linear.name for linear in bank.linears] == [*(ATTENTION + name for name in PARTS), FEED + "up_proj"]

@@ -1,4 +1,4 @@
-"""Adapters of every linear map of every family against PEFT, beside rows of the model itself in the same step."""
+"""Adapters of every family against PEFT, of all its linear maps but experts, beside rows of the model itself."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from peft import LoraConfig, get_peft_model
 from asyncpage.adapters.shelf import read_adapter
 from asyncpage.executor.lora.bank import AdapterBank
 from asyncpage.messages import LearnAdapter
-from asyncpage.models.registry import build_model
-from tests.models.tiny import check, config_of, prompts, tiny
+from tests.models.tiny import check, ours, prompts, tiny
 
 GEMMA: dict[str, Any] = {"head_dim": 8, "sliding_window": 9, "query_pre_attn_scalar": 8}
 ROPES = {"rope_type": "default", "rope_theta": 500.0}
@@ -32,7 +31,37 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Phi3": {"num_key_value_heads": 6},
     "SmolLM3": {"num_hidden_layers": 5},
     "Olmo2": {},
+    "Mixtral": {"num_local_experts": 4},
+    "Qwen2Moe": {
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 24,
+        "shared_expert_intermediate_size": 40,
+    },
+    "Qwen3Moe": {"head_dim": 8, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24},
+    "DeepseekV2": {
+        "num_key_value_heads": 6,
+        "q_lora_rank": 28,
+        "kv_lora_rank": 20,
+        "qk_nope_head_dim": 12,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 10,
+        "n_routed_experts": 8,
+        "n_shared_experts": 2,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 16,
+        "first_k_dense_replace": 1,
+    },
 }
+
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
+TARGETS = {
+    "Mixtral": ATTENTION,
+    "Qwen3Moe": ATTENTION,
+    "Qwen2Moe": [*ATTENTION, "shared_expert.gate_proj", "shared_expert.down_proj", "shared_expert_gate"],
+    "DeepseekV2": ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj"],
+}
+"""Of families with experts, which adapters cannot change."""
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -43,7 +72,7 @@ def test_every_linear_map_is_changed_as_peft_changes_it(family: str, paged_model
     settings = LoraConfig(
         r=3,
         lora_alpha=4,
-        target_modules="all-linear",
+        target_modules=TARGETS.get(family, "all-linear"),
         rank_pattern={"o_proj": 5, "down_proj": 1},
         task_type="CAUSAL_LM",
     )
@@ -56,7 +85,7 @@ def test_every_linear_map_is_changed_as_peft_changes_it(family: str, paged_model
         adapted.save_pretrained(tmp_path)
 
     bank = AdapterBank(slots=1, most_read=1, max_rank=8, dtype=torch.float32, device="cpu")
-    model = build_model(config_of(base), base.state_dict().__getitem__, torch.float32, "cpu", bank.adapt)
+    model = ours(base, adapt=bank.adapt)
     adapter = read_adapter(str(tmp_path), {linear.name: linear for linear in bank.linears}, 8)
     bank.learn(LearnAdapter(1, adapter))
     rows = np.arange(3, dtype=np.int32)

@@ -20,6 +20,7 @@ from asyncpage.core.sampling import SamplingParams
 from asyncpage.executor.runner import load_runner
 from asyncpage.messages import EMPTY, Load, NewRow, RequestId, Step
 from asyncpage.models.model import Model
+from asyncpage.models.parameter import Adapt
 from asyncpage.models.registry import build_model, outline_model
 
 Variants = Mapping[str, Mapping[str, Any]]
@@ -67,10 +68,10 @@ def config_of(oracle: Any) -> dict[str, Any]:
     return {**oracle.config.to_dict(), "architectures": [type(oracle).__name__]}
 
 
-def ours(oracle: Any, dtype: torch.dtype = torch.float32, **changes: Any) -> Model:
+def ours(oracle: Any, dtype: torch.dtype = torch.float32, adapt: Adapt | None = None, **changes: Any) -> Model:
     """Our model of the same weights, from config.json's words and tensors by name."""
     tensors = revert_weight_conversion(oracle, oracle.state_dict())  # by the names that a saved one would have
-    return build_model({**config_of(oracle), **changes}, tensors.__getitem__, dtype, "cpu")
+    return build_model({**config_of(oracle), **changes}, tensors.__getitem__, dtype, "cpu", adapt=adapt)
 
 
 def prompts(*lengths: int, seed: int = 3) -> list[list[int]]:

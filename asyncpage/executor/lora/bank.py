@@ -29,8 +29,9 @@ from asyncpage.executor.lora.weights import AdapterWeights, Site, read_weights
 from asyncpage.messages import AdaptableLinear, Adapter, Int32, LearnAdapter
 from asyncpage.models.layers import RowMap
 
-# Maps of all tokens of a step, in its order. Experts see some of them, and a head only the last.
-_ADAPTABLE = re.compile(r"model\.layers\.\d+\.(self_attn|mlp)\.\w+")
+# Maps of all tokens of a step, in its order. Experts see some of them, a head only the last; a map that attention
+# takes apart (the upper half of a latent) is not made as one.
+_ADAPTABLE = re.compile(r"model\.layers\.\d+\.(self_attn|mlp)(\.shared_experts?)?\.\w+")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
