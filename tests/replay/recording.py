@@ -1,4 +1,6 @@
-"""Records an engine under a load that has everything in it: aborts, deadlines, preemptions, losses, shared prefixes."""
+"""Records an engine under a load that has everything in it: aborts, deadlines, preemptions, losses, shared prefixes,
+more adapters than slots.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from asyncpage.core.sampling import SamplingParams
 from asyncpage.engine import AsyncEngine
 from asyncpage.errors import RequestError
 from asyncpage.house import StandIn
-from asyncpage.messages import ExecutorLost, ExecutorReady, RequestOptions, StepDone, StepFailed
+from asyncpage.messages import Adapter, ExecutorLost, ExecutorReady, RequestOptions, StepDone, StepFailed
 from asyncpage.pipes.mailbox import Address
 from asyncpage.simulation.stand_in import stand_in
 
@@ -29,7 +31,10 @@ CONFIG = EngineConfig(
     long_prefill_token_threshold=30,
     max_queue=80,
     seed=5,
+    enable_lora=True,
+    max_loras=2,
 )
+ADAPTERS = [Adapter(name * 64, f"/adapters/{name}") for name in "abc"]
 
 
 class Faulty:
@@ -80,6 +85,7 @@ async def record(
             deadline=engine.now() + chance.choice((0.0, 0.03)) if number % 11 == 0 else None,
             use_cache=number % 7 != 0,
             label=f"label-{number}",
+            lora=ADAPTERS[number // 5 % 3] if number % 5 > 2 else None,
         )
         parts_wanted = chance.choice((1, 3, 1000, 1000))
         try:
