@@ -3,6 +3,7 @@ of test that run only when asked for, and the count of the cases at the end of a
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,15 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     reports = [report for kind in ("passed", "failed", "error") for report in terminalreporter.stats.get(kind, ())]
     for line in verdict.summary(report for report in reports if hasattr(report, "user_properties")):
         terminalreporter.write_line(line)
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_before() -> Iterator[None]:
+    """A command that is over ignores signals, as its process ends; here more comes after it, and children inherit."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -31,14 +30,6 @@ with new_runner() as runner:
     runner.run(serve())
 os.kill(os.getpid(), number)
 """
-
-
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 async def never() -> None:
