@@ -136,3 +136,17 @@ def test_what_rotary_scaling_makes_of_a_context_is_left_to_the_model(tmp_path: P
 def write_folder(folder: Path, **config: object) -> None:
     save_file({"w": np.zeros(4, np.float32)}, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps({"model_type": "llama", **config}))
+
+
+def test_adapters_that_cannot_be_run_are_told_before_the_model_is_read(tmp_path: Path) -> None:
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 4, "lora_alpha": 4, "use_dora": true}')
+    (tmp_path / "config.json").write_text("{}")
+    for settings, words in (
+        ({"lora": (f"a={folder}",)}, r"--lora a=.*use_dora"),
+        ({"lora": (f"a={tmp_path / 'none'}",)}, r"--lora a=.*none: no such folder"),
+        ({"lora_dir": (str(tmp_path), str(tmp_path / "none"))}, r"--lora-dir .*none is not a folder"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            check_engine(EngineConfig(model=str(tmp_path), **settings), is_torch_here=True, memory=PLENTY)

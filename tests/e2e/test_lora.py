@@ -23,7 +23,7 @@ from asyncpage import LLM
 from asyncpage.config import EngineConfig
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.engine import AsyncEngine
-from asyncpage.errors import RequestError
+from asyncpage.errors import ModelError, RequestError, UsageError
 from asyncpage.messages import Finish, RequestOptions, TokenPrompt
 from tests.cases import adapters as by_hand
 from tests.e2e.oracle import Oracle, check_idle, greedy
@@ -273,3 +273,24 @@ async def test_an_executor_that_is_killed_reads_its_adapters_again(
         await check_idle(engine)
     finally:
         await engine.stop()
+
+
+# --- what cannot be ---------------------------------------------------------------------------------------------------
+
+
+async def test_adapters_that_there_is_no_room_for_are_refused_with_what_to_lower(tiny_model: Path) -> None:
+    with pytest.raises(UsageError, match=r"too little memory: adapters may take .* lower --max-lora-rank"):
+        await AsyncEngine.start(config_of(tiny_model, max_lora_rank=1 << 20, max_cpu_loras=1 << 10))
+
+
+async def test_an_encoder_runs_none(embedding_model: Path) -> None:
+    with pytest.raises(UsageError, match=r"an encoder runs no adapters; leave out --enable-lora"):
+        await AsyncEngine.start(EngineConfig(model=str(embedding_model), enable_lora=True, placement="inproc"))
+
+
+async def test_a_wrong_adapter_of_the_settings_stops_the_start_and_leaves_nothing(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    folder = by_hand.write_adapter(tmp_path / "a", by_hand.tensors(0, width=48))
+    with pytest.raises(ModelError, match=r"--lora a=.*has shape \[4, 48\], rank and model ask for \[4, 64\]"):
+        await AsyncEngine.start(config_of(tiny_model, lora=(f"a={folder}",)))
