@@ -11,7 +11,6 @@ import ipaddress
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import PurePath
 from typing import Any
 
 from asyncpage.errors import UsageError
@@ -171,11 +170,6 @@ class EngineConfig:
     journal_tokens: bool = setting(
         False, "keep true token ids in the journal; without it they are renamed at random and prompts stay out"
     )
-
-    @property
-    def served_names(self) -> tuple[str, ...]:
-        """Names of the model itself; the first is the one shown."""
-        return self.served_model_name or (PurePath(self.model).name.removesuffix(".gguf") or self.model,)
 
     @property
     def has_lora(self) -> bool:

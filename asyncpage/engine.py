@@ -63,7 +63,7 @@ from asyncpage.pipes.launcher import Launcher
 from asyncpage.pipes.mailbox import Mailbox
 from asyncpage.placement import executor_launcher
 from asyncpage.prompts import PromptLike, as_prompt
-from asyncpage.store import resolve_model
+from asyncpage.store import resolve_model, shown_name
 from asyncpage.text.token_logprobs import TokenTable
 
 State = Literal["ready", "restarting", "draining", "dead"]
@@ -92,7 +92,7 @@ class AsyncEngine:
         """`start` calls this when everything is built; from here on every actor runs."""
         self.config = config
         self.handshake = handshake
-        self.model_names = config.served_names
+        self.model_names = adapters.served
         self.adapters = adapters
         self.fingerprint = fingerprint(handshake)
         self.vocab_size = handshake.vocab_size
@@ -185,7 +185,7 @@ class AsyncEngine:
             handshake = await launch
             pooling = choose_pooling(config.pooling, read.pooling, handshake.kind)
             seed = int.from_bytes(os.urandom(7), "little") if config.seed is None else config.seed
-            adapters = AdapterShelf(config, handshake)
+            adapters = AdapterShelf(config, config.served_model_name or (shown_name(config.model),), handshake)
             await adapters.load_configured()
             if files is not None:
                 recorder = new_recorder(files, clock, config, handshake, seed, text)

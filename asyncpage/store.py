@@ -92,6 +92,14 @@ def resolve_model(name: str) -> Path:
     )
 
 
+def shown_name(name: str) -> str:
+    """What the model of this word is called where nobody gave it another name: its own name, or its repository's."""
+    hub_name = None if Path(name).exists() else parse_hub_name(name)
+    if hub_name is not None:
+        return hub_name.repo.rpartition("/")[2]
+    return Path(name).name.removesuffix(".gguf") or name
+
+
 def cache_dir() -> Path:
     """`ASYNCPAGE_CACHE`, or `asyncpage` below `XDG_CACHE_HOME`, or `~/.cache/asyncpage`; it need not exist."""
     own = os.environ.get("ASYNCPAGE_CACHE")

@@ -271,6 +271,31 @@ def test_a_file_and_a_model_folder_are_taken_as_they_are(tmp_path: Path) -> None
     assert store.resolve_model(str(tmp_path / "model.gguf")) == tmp_path / "model.gguf"
 
 
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("demo", "demo"),
+        ("~/models/some.Q4_K_M.gguf", "some.Q4_K_M"),
+        ("/models/Llama-3.2-1B", "Llama-3.2-1B"),
+        ("org/tiny", "tiny"),
+        ("org/tiny@refs/pr/1", "tiny"),
+        ("org/tiny@v1.0", "tiny"),
+        ("org/tiny:Q8_0", "tiny"),
+        ("org/tiny:sub/model.gguf", "tiny"),
+    ],
+)
+def test_a_model_is_called_by_its_own_name_without_folders_revision_and_file(word: str, name: str) -> None:
+    assert store.shown_name(word) == name
+
+
+def test_a_file_that_looks_like_a_name_of_the_hub_keeps_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "org" / "tiny@v1").mkdir(parents=True)
+    assert store.shown_name("org/tiny@v1") == "tiny@v1"
+
+
 def test_a_home_relative_path_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "model.gguf").write_bytes(b"")

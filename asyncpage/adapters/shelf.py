@@ -33,12 +33,14 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,127}")
 
 
 class AdapterShelf:
-    """Of an engine of this configuration, whose executor has told what adapters may change."""
+    """Of an engine of this configuration, whose executor has told what adapters may change. `served`: the model's own
+    names.
+    """
 
-    def __init__(self, config: EngineConfig, handshake: Handshake) -> None:
+    def __init__(self, config: EngineConfig, served: tuple[str, ...], handshake: Handshake) -> None:
         self._config = config
         self._linears = {linear.name: linear for linear in handshake.linears}
-        self._served = config.served_names
+        self.served = served
         self._loaded: dict[str, Adapter] = {}
         self._turn = asyncio.Lock()
         self._waiting = 0
@@ -51,8 +53,8 @@ class AdapterShelf:
     def find(self, name: str) -> Adapter | None:
         """The adapter of this name; None for a name of the model itself. Errors: `RequestError` 404 for any other."""
         adapter = self._loaded.get(name)
-        if adapter is None and name not in self._served:
-            served = ", ".join((*self._served, *self._loaded))
+        if adapter is None and name not in self.served:
+            served = ", ".join((*self.served, *self._loaded))
             raise RequestError(
                 f"the model {name[:128]!r} does not exist here; served: {served}",
                 status=404,
@@ -69,7 +71,7 @@ class AdapterShelf:
         """Those of `--lora`. Errors: `UsageError`, `ModelError`."""
         for text in self._config.lora:
             name, _, folder = text.partition("=")
-            if name in self._loaded or name in self._served:
+            if name in self._loaded or name in self.served:
                 raise UsageError(f"--lora {text}: the name {name} is taken; give each model and adapter one of its own")
             try:
                 await self.load(name, folder)
@@ -136,7 +138,7 @@ class AdapterShelf:
         if not NAME.fullmatch(name):
             text = f"an adapter's name is made of letters, digits and ._:/+=@-, at most 128; got {name[:140]!r}"
             raise RequestError(text, param="lora_name")
-        if name in self._served:
+        if name in self.served:
             raise RequestError(f"{name} is a name of the model itself; choose another", param="lora_name")
         if len(self._loaded) >= MOST_ADAPTERS and name not in self._loaded:
             text = f"{MOST_ADAPTERS} adapters are loaded already; unload one first"

@@ -23,9 +23,7 @@ HANDSHAKE = replace(toy_handshake(), linears=tuple(LINEARS.values()))
 
 
 def new_shelf(**settings: Any) -> AdapterShelf:
-    return AdapterShelf(
-        EngineConfig(**{"served_model_name": ("base", "alias"), "enable_lora": True, **settings}), HANDSHAKE
-    )
+    return AdapterShelf(EngineConfig(**{"enable_lora": True, **settings}), ("base", "alias"), HANDSHAKE)
 
 
 async def test_a_loaded_adapter_is_found_by_its_name_until_it_is_unloaded(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ class EchoEngine:
         self.state = "ready"
         self.model_names: tuple[str, ...] = ("echo", "org/alias")
         simulated = simulated_handshake(EngineConfig(num_kv_blocks=5))
-        self.adapters = AdapterShelf(EngineConfig(served_model_name=self.model_names), simulated)
+        self.adapters = AdapterShelf(EngineConfig(), self.model_names, simulated)
         self.fingerprint = "fp_echo"
         self.vocab_size = VOCAB
         self.tokens = Letters()

@@ -23,8 +23,8 @@ def shelf(engine: Any, tmp_path: Path) -> AdapterShelf:
     """The engine's own, which may load from a folder that holds "poet" and "bad"."""
     write(tmp_path / "poet")
     write(tmp_path / "bad", use_dora=True)
-    config = EngineConfig(served_model_name=engine.model_names, lora_dir=(str(tmp_path),))
-    engine.adapters = AdapterShelf(config, HANDSHAKE)
+    config = EngineConfig(lora_dir=(str(tmp_path),))
+    engine.adapters = AdapterShelf(config, engine.model_names, HANDSHAKE)
     return engine.adapters
 
 
