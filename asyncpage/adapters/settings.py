@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from asyncpage.errors import FormatError
 
-MOST_PATTERNS = 1 << 16
+Value = TypeVar("Value")
+
+MOST_PATTERNS = 1 << 12  # each is tried on every linear map; a name for every one of a large model is a thousand
 
 # Said of training, of where the adapter comes from, or of something that another field turns on.
 _WITHOUT_EFFECT = frozenset((
@@ -55,8 +57,8 @@ class AdapterSettings:
     rank: int
     alpha: float
     is_rank_stabilised: bool
-    rank_pattern: Mapping[str, int]
-    alpha_pattern: Mapping[str, float]
+    rank_patterns: Sequence[tuple[re.Pattern[str], int]]
+    alpha_patterns: Sequence[tuple[re.Pattern[str], float]]
     targets: frozenset[str] | None
     excluded: frozenset[str] | None
     layers: frozenset[int] | None
@@ -76,8 +78,8 @@ class AdapterSettings:
             rank=fields.rank("r", found.get("r")),
             alpha=fields.alpha("lora_alpha", found.get("lora_alpha")),
             is_rank_stabilised=fields.flag("use_rslora"),
-            rank_pattern={key: fields.rank("rank_pattern", rank) for key, rank in fields.patterns("rank_pattern")},
-            alpha_pattern={key: fields.alpha("alpha_pattern", a) for key, a in fields.patterns("alpha_pattern")},
+            rank_patterns=[(key, fields.rank("rank_pattern", rank)) for key, rank in fields.patterns("rank_pattern")],
+            alpha_patterns=[(key, fields.alpha("alpha_pattern", a)) for key, a in fields.patterns("alpha_pattern")],
             targets=targets,
             excluded=fields.modules("exclude_modules"),
             layers=layers,
@@ -85,11 +87,11 @@ class AdapterSettings:
 
     def rank_of(self, module: str) -> int:
         """The rank of its A and B."""
-        return self.rank_pattern.get(_key(self.rank_pattern, module), self.rank)
+        return _first(self.rank_patterns, module, self.rank)
 
     def scale_of(self, module: str) -> float:
         """What the product of its A and B is multiplied by."""
-        alpha, rank = self.alpha_pattern.get(_key(self.alpha_pattern, module), self.alpha), self.rank_of(module)
+        alpha, rank = _first(self.alpha_patterns, module, self.alpha), self.rank_of(module)
         return alpha / math.sqrt(rank) if self.is_rank_stabilised else alpha / rank
 
     def targets_module(self, module: str) -> bool | None:
@@ -173,7 +175,7 @@ class _Fields:
             self.wrong("layers_pattern", f"is {_shown(self._found['layers_pattern'])}; the layers are called 'layers'")
         return frozenset(value)
 
-    def patterns(self, name: str) -> list[tuple[str, Any]]:
+    def patterns(self, name: str) -> list[tuple[re.Pattern[str], Any]]:
         value = self._found.get(name)
         if value is None:
             return []
@@ -182,15 +184,12 @@ class _Fields:
         for key in value:
             if not _PLAIN_NAME.fullmatch(key):
                 self.wrong(name, f"has the key {_shown(key)}; names are supported, other patterns are not")
-        return list(value.items())
+        return [(re.compile(rf"(.*\.)?({key})$"), item) for key, item in value.items()]
 
 
-def _key(patterns: Mapping[str, object], module: str) -> str:
-    """The first of them that is the module's name or its end, in PEFT's reading."""
-    for key in patterns:
-        if re.match(rf"(.*\.)?({key})$", module):
-            return key
-    return module
+def _first(patterns: Sequence[tuple[re.Pattern[str], Value]], module: str, otherwise: Value) -> Value:
+    """What stands under the first of them that is the module's name or its end, in PEFT's reading."""
+    return next((value for pattern, value in patterns if pattern.match(module)), otherwise)
 
 
 def _is_named(module: str, names: frozenset[str]) -> bool:
