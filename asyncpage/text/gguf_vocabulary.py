@@ -27,6 +27,9 @@ from asyncpage.text.vocabulary import AddedToken, Vocabulary
 UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4  # of the types in tokenizer.ggml.token_type, those found in raw text
 MERGED = (1, USER_DEFINED, 5)  # those that characters are joined to: ordinary and unused ones too
 
+MAX_PIECE = 512
+"""Characters of a token, where all ways are looked at to make it of two others; the longest known have 48."""
+
 # Ends of a turn that older converters left out of the keys: a chat would run on without them.
 TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>")
 NO_TURN_END = "<|return|>"  # where there is this one, "<|end|>" ends a part of a turn
@@ -86,6 +89,10 @@ def _sentence_piece(source: str, metadata: Mapping[str, Any], keys: TokenizerKey
     tokens = keys.texts("tokens")
     types = keys.token_types(len(tokens))
     scores = keys.scores(len(tokens))
+    longest = max(tokens, key=len, default="")
+    if len(longest) > MAX_PIECE:
+        reason = f"has a token of {len(longest)} characters, at most {MAX_PIECE} are read"
+        raise FormatError(source, f"{PREFIX}tokens", reason)
     has_prefix = keys.flag("add_space_prefix", True)
     added = _added(tokens, types)
     if metadata.get("general.architecture") == "phi3":

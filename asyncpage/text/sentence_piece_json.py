@@ -21,7 +21,7 @@ from asyncpage.text.vocabulary import AddedToken
 SPACES_APART = f"{SPACE}?[^{SPACE}]+|{SPACE}"
 """Cuts before every single U+2581."""
 
-_PREFIXES: Mapping[object, Prefix] = {"always": "each", "first": "first", "never": "none"}
+_PREFIXES: Mapping[str, Prefix] = {"always": "each", "first": "first", "never": "none"}
 
 _WRITES_SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
 _PREPENDS = {"type": "Prepend", "prepend": SPACE}
@@ -64,8 +64,8 @@ def _prefix(parts: JsonParts, metaspace: Part) -> Prefix:
     if metaspace.get("replacement") != SPACE:
         raise parts.unsupported("pre_tokenizer Metaspace replacement", metaspace.get("replacement"), SPACE)
     scheme = metaspace.get("prepend_scheme", "always")
-    if scheme not in _PREFIXES:
-        raise parts.unsupported("pre_tokenizer Metaspace prepend_scheme", scheme, ", ".join(map(str, _PREFIXES)))
+    if not isinstance(scheme, str) or scheme not in _PREFIXES:
+        raise parts.unsupported("pre_tokenizer Metaspace prepend_scheme", scheme, ", ".join(_PREFIXES))
     if metaspace.get("add_prefix_space") is False and scheme != "never":
         raise parts.wrong("pre_tokenizer.prepend_scheme", scheme, "never, as add_prefix_space is false,")
     return _PREFIXES[scheme]

@@ -31,6 +31,9 @@ def settle(found: Mapping[str, Any], file: str) -> dict[str, Any]:
     config = dict(found)
     if not isinstance(config.get("model_type"), str):
         raise FormatError(file, "model_type", "is not there; is this the config.json of a language model?")
+    named = config.get("architectures") or []
+    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+        raise FormatError(file, "architectures", f"found {str(named)[:100]}, a list of names is needed")
     for name in _COUNTS:
         value = config.get(name)
         if value is not None and (type(value) is not int or not 1 <= value <= MAX_COUNT):

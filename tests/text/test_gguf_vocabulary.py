@@ -201,3 +201,12 @@ def test_a_malformed_key_of_scores_is_refused_by_name(sentences: dict[str, Any],
     (key,) = changes
     with pytest.raises(FormatError, match=rf"tokenizer\.ggml\.{key}"):
         load(sentences, **changes)
+
+
+def test_a_token_too_long_to_look_at_every_way_to_make_it_is_refused(sentences: dict[str, Any]) -> None:
+    tokens = [*sentences["tokenizer.ggml.tokens"]]
+    tokens[-3] = "a" * 512
+    assert load(sentences, tokens=tokens).token_bytes(len(tokens) - 3) == b"a" * 512
+    tokens[-3] += "a"
+    with pytest.raises(FormatError, match=r"tokens.*has a token of 513 characters, at most 512"):
+        load(sentences, tokens=tokens)

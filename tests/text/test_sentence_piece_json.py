@@ -91,6 +91,7 @@ def test_a_control_token_that_is_looked_for_in_normalised_text_takes_the_space_i
         {"pre_tokenizer": {"type": "Whitespace"}},
         {"normalizer": None, "pre_tokenizer": metaspace(replacement="_")},
         {"normalizer": None, "pre_tokenizer": metaspace(prepend_scheme="last")},
+        {"normalizer": None, "pre_tokenizer": metaspace(prepend_scheme=["first"])},
         {"normalizer": None, "pre_tokenizer": AT_SPACES},
         {"normalizer": SPACES, "pre_tokenizer": {**AT_SPACES, "pattern": {"String": "▁"}}},
         {"normalizer": SPACES, "pre_tokenizer": {**AT_SPACES, "invert": True}},

@@ -32,6 +32,8 @@ def test_the_input_is_left_alone() -> None:
     ("change", "where"),
     [
         ({"model_type": None}, "model_type"),
+        ({"architectures": "LlamaForCausalLM"}, "architectures"),
+        ({"architectures": [["LlamaForCausalLM"]]}, "architectures"),
         ({"hidden_size": "64"}, "hidden_size"),
         ({"hidden_size": 64.0}, "hidden_size"),
         ({"hidden_size": -64}, "hidden_size"),
