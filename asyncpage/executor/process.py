@@ -1,8 +1,8 @@
 """The far end of an executor: loads what it is told, then answers every step until it is told to leave.
 
-Over the link, `actors/executor.py` sends `Load`, then `Step`, with what its rows must know (a
-`Lesson`) in front of it, and `Shutdown`; this sends `Handshake` or `LoadFailed`, then one `StepDone` or
-`StepFailed` a step. The same loop runs in a process of its own and, in-process, in a thread.
+Over the link, `actors/executor.py` sends `Load`, then `Step`, with what its rows must know (a `Lesson`) before it, and
+`Shutdown`; this sends `Handshake` or `LoadFailed`, then one `StepDone` or `StepFailed` a step. The same loop runs in a
+process of its own and, in-process, in a thread.
 
 INVARIANT: every step gets one answer in order, except those of an epoch in which a step has failed: its rows are
 gone, so the rest of that epoch is dropped.
