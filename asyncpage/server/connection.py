@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Mapping
 
 from aiohttp import http_exceptions, web
+from aiohttp.http_parser import RawRequestMessage
 
 from asyncpage.errors import Failure
 from asyncpage.server.connection_log import ConnectionLog
@@ -42,6 +43,14 @@ _REASONS: Mapping[type[BaseException | None], str] = {
 
 class Connection(web.RequestHandler):
     """aiohttp's connection with answers of ours."""
+
+    _is_unreadable = False
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_unreadable:  # else what follows would be read as more of the same, and refused and kept once more
+            return
+        super().data_received(data)
+        self._is_unreadable = bool(self._messages) and not isinstance(self._messages[-1][0], RawRequestMessage)
 
     def handle_error(
         self,
