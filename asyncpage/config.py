@@ -1,4 +1,4 @@
-"""Every setting, one frozen dataclass a room, parsed once and passed by value.
+"""The settings of the engine, parsed once and passed by value; the server's are declared alike (`server.config`).
 
 A field's metadata holds its help text (who would turn it) and what its command-line flag needs to know; the
 command line, the environment (`ASYNCPAGE_*`) and the TOML file are all read from these declarations.
@@ -7,9 +7,7 @@ Nothing else reads the environment.
 
 from __future__ import annotations
 
-import ipaddress
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +21,17 @@ def setting(default: Any, help: str, *, choices: tuple[str, ...] = (), unit: str
 
 STAGING_BYTES = 1 << 28
 """Host slots in front of `kv_dir` without `kv_offload_gb`: 364 blocks of the demo model, one prompt of 5,800 tokens."""
+
+NGRAM_MIN, NGRAM_MAX = 2, 8
+_DRAFTS, _MOST_DRAFTS = 7, 64
+
+_SPECULATION_SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "num_speculative_tokens": ("ngram", "draft"),
+    "draft_model": ("draft",),
+    "ngram_min": ("ngram",),
+    "ngram_max": ("ngram",),
+}
+"""Which kinds of speculation obey a setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +131,29 @@ class EngineConfig:
         "adapters whose tensors are kept in memory, the others are read again from their folders; default: --max-loras",
         unit="adapters",
     )
+    speculation: str = setting(
+        "off",
+        "guess tokens ahead and verify them in one pass, for faster answers with the same tokens: ngram looks for the "
+        "newest tokens earlier in the request's own text, which suits answers that quote or edit their prompt; draft "
+        "asks a smaller model",
+        choices=("off", "ngram", "draft"),
+    )
+    draft_model: str | None = setting(
+        None, "the smaller model that guesses, with the same vocabulary: named as --model is, for --speculation draft"
+    )
+    num_speculative_tokens: int | None = setting(
+        None,
+        "most tokens guessed for a request in a step (default: 7); fewer are tried where that is faster",
+        unit="tokens",
+    )
+    ngram_min: int | None = setting(
+        None, "newest tokens that must come before in this order, for ngram (default: 2)", unit="tokens"
+    )
+    ngram_max: int | None = setting(
+        None,
+        "of places where they do, the one that agrees longest, up to this, is followed (default: 8)",
+        unit="tokens",
+    )
     cpu_threads: int | None = setting(None, "threads of the executor; default: the cores of this cgroup")
     seed: int | None = setting(None, "seed of what requests do not seed themselves; default: drawn at start")
     generation_config: str = setting(
@@ -183,12 +215,19 @@ class EngineConfig:
             return int(self.kv_offload_gb * (1 << 30))
         return STAGING_BYTES
 
+    @property
+    def most_drafts(self) -> int:
+        """Drafts of a request in a step, 0 without speculation."""
+        if self.speculation == "off":
+            return 0
+        return _DRAFTS if self.num_speculative_tokens is None else self.num_speculative_tokens
+
     def check(self) -> None:
         """Refuse settings that cannot work together, before anything is loaded.
 
         Errors: `UsageError` naming the flags to change, all of them.
         """
-        _refuse(self.problems())
+        refuse(self.problems())
 
     def problems(self) -> Iterator[str]:
         """What is wrong, each with the flag to change."""
@@ -262,102 +301,30 @@ class EngineConfig:
                 f"--max-num-batched-tokens ({self.max_num_batched_tokens}) must be at least --max-num-seqs "
                 f"({self.max_num_seqs}), so that every running request can advance in a step"
             )
+        yield from self._speculation_problems()
         for item in type(self).__dataclass_fields__.values():
             choices = item.metadata.get("choices", ())
             if choices and getattr(self, item.name) not in choices:
                 flag = f"--{item.name.replace('_', '-')}"
                 yield f"{flag} must be one of {', '.join(choices)}; got {getattr(self, item.name)!r}"
 
-
-@dataclass(frozen=True, slots=True)
-class ServerConfig:
-    """How the HTTP server listens and what it lets in."""
-
-    host: str = setting("127.0.0.1", "address to listen on; loopback unless you open it")
-    port: int = setting(8000, "TCP port; 0 takes a free one and prints it")
-    uds: str | None = setting(None, "a Unix socket path, instead of host and port")
-    root_path: str = setting(
-        "", "a path such as /llm under which a proxy shows the server: it answers there too, with and without it"
-    )
-    api_key: tuple[str, ...] = setting((), "keys that open the API; repeat for several")
-    ssl_certfile: str | None = setting(None, "a PEM file with the server's certificate chain: HTTPS instead of HTTP")
-    ssl_keyfile: str | None = setting(None, "a PEM file with the certificate's key, where it is not in --ssl-certfile")
-    allowed_hosts: tuple[str, ...] = setting((), "Host headers to accept beside the listening address and localhost")
-    allowed_origins: tuple[str, ...] = setting((), "web origins that may call the API (CORS); none by default")
-    max_body_bytes: int = setting(32 * 1024 * 1024, "largest request body", unit="bytes")
-    max_prompts: int = setting(256, "most prompts times choices in one request", unit="choices")
-    max_buffered_bytes: int = setting(
-        192 * 1024, "unsent bytes one stream may pile up before a client that does not read is cut", unit="bytes"
-    )
-    request_timeout_s: float | None = setting(None, "deadline of a request that sets none", unit="seconds")
-    keep_alive_s: float = setting(15.0, "silence after which a stream gets a comment line", unit="seconds")
-    drain_timeout_s: float = setting(30.0, "how long SIGTERM waits for running requests", unit="seconds")
-    chart_tokens: str = setting(
-        "auto",
-        "whether the chart room tells which tokens a block holds, which shows whoever has a key what others asked; "
-        "auto: where there is one key, or none and only this machine can ask",
-        choices=("auto", "always", "never"),
-    )
-    index_comparison: str | None = setting(
-        None, "what 'asyncpage simulate --compare-index --json' printed, in a file, for the chart room to show"
-    )
-    enable_auto_tool_choice: bool = setting(
-        True, "let models choose by themselves to call tools; without it a request must say required, none or a name"
-    )
-    log_level: str = setting("info", "least severe log line shown", choices=("debug", "info", "warning", "error"))
-    log_format: str = setting("console", "log lines for people or machines", choices=("console", "json"))
-    log_requests: bool = setting(True, "one log line for every finished request")
-
-    @property
-    def is_local(self) -> bool:
-        """Whether only this machine can reach it."""
-        if self.uds is not None or self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
-
-    @property
-    def shows_tokens(self) -> bool:
-        """Whether the chart may tell what blocks hold: nobody's prompt is another's to read, unless that is wanted."""
-        if self.chart_tokens != "auto":
-            return self.chart_tokens == "always"
-        return len(self.api_key) == 1 or (not self.api_key and self.is_local)
-
-    def check(self) -> None:
-        """Errors: `UsageError` naming the flags to change, all of them."""
-        _refuse(self.problems())
-
-    def problems(self) -> Iterator[str]:
-        """What is wrong, each with the flag to change."""
-        if self.chart_tokens not in ("auto", "always", "never"):
-            yield f"--chart-tokens must be one of auto, always, never; got {self.chart_tokens!r}"
-        if not 0 <= self.port <= 65535:
-            yield f"--port must be between 0 and 65535, got {self.port}"
-        if self.root_path and not re.fullmatch(r"(/(?!\.\.?(?:/|\Z))[A-Za-z0-9._~-]+)+", self.root_path):
-            yield f"--root-path must be a path such as /llm, without a slash at its end; got {self.root_path!r}"
-        # Under these a path would be two things: /events/chart the page and its feed, /debug/why/health an id too.
-        if f"{self.root_path}/".startswith(("/v1/", "/events/", "/debug/")):
-            yield "--root-path must not begin with /v1, /events or /debug, which the API's own paths begin with"
-        for name in ("max_body_bytes", "max_prompts", "max_buffered_bytes"):
-            if getattr(self, name) < 1:
-                yield f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}"
-        for name in ("keep_alive_s", "request_timeout_s"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                yield f"--{name.replace('_', '-')} must be greater than 0"
-        if self.drain_timeout_s < 0:
-            yield "--drain-timeout-s must be 0 or more"
-        if any(not key for key in self.api_key):
-            yield "--api-key must not be empty"
-        if self.ssl_keyfile is not None and self.ssl_certfile is None:
-            yield "--ssl-keyfile is the key of a certificate; give that with --ssl-certfile"
-        if self.ssl_certfile is not None and self.uds is not None:
-            yield "--uds needs no TLS: only this user can reach it; leave --ssl-certfile out"
+    def _speculation_problems(self) -> Iterator[str]:
+        """Of what is given for one kind of speculation and would be ignored by the one that runs, by name."""
+        if self.num_speculative_tokens is not None and not 1 <= self.num_speculative_tokens <= _MOST_DRAFTS:
+            yield f"--num-speculative-tokens must be from 1 to {_MOST_DRAFTS}, got {self.num_speculative_tokens}"
+        for name, kinds in _SPECULATION_SETTINGS.items():
+            if getattr(self, name) is not None and self.speculation not in kinds:
+                flag, wanted = f"--{name.replace('_', '-')}", " or ".join(kinds)
+                yield f"{flag} goes with --speculation {wanted}, and it is {self.speculation}; give both or neither"
+        if self.speculation == "draft" and self.draft_model is None:
+            yield "--speculation draft needs a smaller model that guesses; name it with --draft-model"
+        shortest, longest = self.ngram_min or NGRAM_MIN, self.ngram_max or NGRAM_MAX
+        if min(shortest, longest) < 1 or shortest > longest:
+            yield f"--ngram-min must be at least 1 and at most --ngram-max, got {shortest} and {longest}"
 
 
-def _refuse(problems: Iterator[str]) -> None:
+def refuse(problems: Iterator[str]) -> None:
+    """Errors: `UsageError` with all of them, if there are any."""
     found = list(problems)
     if found:
         raise UsageError("\n".join(found))

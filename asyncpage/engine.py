@@ -30,7 +30,7 @@ from asyncpage.config import EngineConfig
 from asyncpage.core.policy_registry import load_policy
 from asyncpage.core.pooling import POOLED, check_mode, choose_pooling, no_embeddings
 from asyncpage.core.sampling import SamplingParams
-from asyncpage.errors import Failure, RequestError, UsageError
+from asyncpage.errors import Failure, RequestError
 from asyncpage.grammar.backend_registry import load_backend
 from asyncpage.grammar.request import read_request
 from asyncpage.grammar.source import GrammarSource
@@ -160,15 +160,15 @@ class AsyncEngine:
         arena: HostArena | None = None
         executor: ExecutorEnd
         if stand_in is not None:
-            if config.kv_dir is not None:
-                raise UsageError("no KV is computed here that --kv-dir could keep; leave it out")
+            stand_in.check(config)
             executor = stand_in.executor(boxes["scheduler"], clock)
         else:
             path = resolve_model(config.model)
+            draft = None if config.draft_model is None else resolve_model(config.draft_model)
             arena = open_arena(config)
             executor = ExecutorActor(
                 launcher or executor_launcher(config),
-                Load(executor_settings(config, str(path), arena)),
+                Load(executor_settings(config, str(path), arena, None if draft is None else str(draft))),
                 boxes["scheduler"],
                 clock,
                 load_timeout_s=config.load_timeout_s,
@@ -180,7 +180,7 @@ class AsyncEngine:
             if stand_in is not None:
                 read = ModelFiles(stand_in.text, {})
             else:
-                read = await asyncio.to_thread(read_model_files, path, config)
+                read = await asyncio.to_thread(read_model_files, path, config, draft)
             text = read.text
             handshake = await launch
             pooling = choose_pooling(config.pooling, read.pooling, handshake.kind)

@@ -90,6 +90,13 @@ class StandIn:
     text: Text
     around_index: Callable[[PrefixIndex], PrefixIndex] | None = None
 
+    def check(self, config: EngineConfig) -> None:
+        """Errors: `UsageError` for a setting that only a model could obey."""
+        if config.kv_dir is not None:
+            raise UsageError("no KV is computed here that --kv-dir could keep; leave it out")
+        if config.speculation != "off":
+            raise UsageError("no model runs here that could verify drafts; leave --speculation out")
+
 
 @dataclass(frozen=True, slots=True)
 class House:
@@ -267,6 +274,7 @@ def _scheduler_settings(
         policy=config.scheduling_policy,
         victims=config.preemption_policy,
         fairness_bound=config.fairness_bound,
+        most_drafts=config.most_drafts,
         vocab_size=handshake.vocab_size,
         eos_ids=text.tokenizer.eos_ids,
         seed=seed,
@@ -274,7 +282,9 @@ def _scheduler_settings(
     )
 
 
-def executor_settings(config: EngineConfig, model_path: str, arena: HostArena | None) -> dict[str, object]:
+def executor_settings(
+    config: EngineConfig, model_path: str, arena: HostArena | None, draft_path: str | None = None
+) -> dict[str, object]:
     """What the executor is told in `Load`. It inherits `arena`'s descriptor, and leaves its memory free."""
     names: Sequence[str] = (
         "dtype",
@@ -291,8 +301,13 @@ def executor_settings(config: EngineConfig, model_path: str, arena: HostArena | 
         "grammar_backend",
         "expert_parallel_size",
         "expert_load",
+        "speculation",
+        "most_drafts",
+        "ngram_min",
+        "ngram_max",
     )
-    settings = {"model_path": model_path, **{name: getattr(config, name) for name in names}}
+    paths = {"model_path": model_path, "draft_model_path": draft_path}
+    settings = {**paths, **{name: getattr(config, name) for name in names}}
     if config.has_lora:
         settings |= {"max_loras": config.max_loras, "max_lora_rank": config.max_lora_rank}
         settings |= {"max_cpu_loras": config.max_cpu_loras or config.max_loras}

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from asyncpage.config import EngineConfig
-from asyncpage.errors import ModelError
+from asyncpage.errors import ModelError, UsageError
 from asyncpage.formats.sentence_model import read_sentence_model
 from asyncpage.grammar.control import told_bytes
 from asyncpage.house import Text
@@ -39,10 +39,11 @@ class ModelFiles:
     vocabulary: LearnVocabulary | None = None
 
 
-def read_model_files(path: Path, config: EngineConfig) -> ModelFiles:
-    """Read the GGUF file or folder `path`; takes a second.
+def read_model_files(path: Path, config: EngineConfig, draft: Path | None = None) -> ModelFiles:
+    """Read the GGUF file or folder `path`; takes a second. `draft`: the model that guesses, if any.
 
-    Errors: `ModelError` for what is not supported, `FormatError` when a file is malformed.
+    Errors: `ModelError` for what is not supported, `FormatError` when a file is malformed, `UsageError` for a draft
+    model with another vocabulary.
     """
     vocabulary = load_vocabulary(path)
     template = load_chat_template(path, config.chat_template, vocabulary=vocabulary, parsers=Parsers.of(config))
@@ -51,7 +52,20 @@ def read_model_files(path: Path, config: EngineConfig) -> ModelFiles:
     if sentences.lowers_text and not (vocabulary.word_pieces is not None and vocabulary.word_pieces.lowers):
         raise ModelError(f"{path}: texts are to be in lower case, and its tokenizer does not bring them to it")
     tokenizer = Tokenizer(vocabulary)
+    if draft is not None:
+        _check_draft(tokenizer, draft)
     return ModelFiles(Text(tokenizer, template), defaults, sentences.pooling, _lesson(tokenizer))
+
+
+def _check_draft(tokenizer: Tokenizer, draft: Path) -> None:
+    """Ids that only one of the two has are no matter: some models pad their tables. Errors: `UsageError`."""
+    other = Tokenizer(load_vocabulary(draft))
+    for id, (own, theirs) in enumerate(zip(tokenizer.bytes_by_id, other.bytes_by_id, strict=False)):
+        if own != theirs:
+            raise UsageError(
+                f"--draft-model {draft} has another vocabulary: token {id} is {theirs!r} there and {own!r} in the "
+                "model; name one with the same tokenizer"
+            )
 
 
 def _lesson(tokenizer: Tokenizer) -> LearnVocabulary:

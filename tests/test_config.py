@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from asyncpage.config import EngineConfig, ServerConfig
+from asyncpage.config import EngineConfig
 from asyncpage.errors import UsageError
+from asyncpage.server.config import ServerConfig
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,14 @@ from asyncpage.errors import UsageError
         ({"preemption_policy": "oldest"}, "--preemption-policy must be one of last-admitted, priority, least-computed"),
         ({"fairness_bound": -1}, "--fairness-bound"),
         ({"placement": "moon"}, "--placement"),
+        ({"speculation": "draft"}, "--draft-model"),
+        ({"draft_model": "small"}, "--draft-model goes with --speculation draft"),
+        ({"speculation": "ngram", "draft_model": "small"}, "--draft-model goes with --speculation draft"),
+        ({"num_speculative_tokens": 4}, "--num-speculative-tokens goes with --speculation ngram or draft"),
+        ({"speculation": "ngram", "num_speculative_tokens": 0}, "--num-speculative-tokens must be from 1 to 64"),
+        ({"speculation": "draft", "draft_model": "small", "ngram_max": 3}, "--ngram-max goes with --speculation ngram"),
+        ({"speculation": "ngram", "ngram_min": 5, "ngram_max": 4}, "--ngram-min"),
+        ({"speculation": "guess"}, "--speculation must be one of off, ngram, draft"),
     ],
     ids=str,
 )

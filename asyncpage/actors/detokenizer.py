@@ -104,6 +104,8 @@ class DetokenizerActor(Actor):
             texts, over = self._unison.feed(slots, columns[1])
         else:
             texts, over, columns = self._fed_some(slots, columns)
+        if len(step.drafted):
+            self._count_drafts(step, requests, columns[0])
         finishes = [self._finish(requests[at]) for at in over]
         if late := [end.request for end in step.ends if end.request in self._slots]:  # no token came for them
             requests, columns = self._last_words(late, requests, columns, texts)
@@ -145,6 +147,14 @@ class DetokenizerActor(Actor):
             columns = (left, *_at(tokens, logprobs, behind < np.repeat(left, counts)))
         return texts, over, columns
 
+    def _count_drafts(self, step: StepTokens, requests: tuple[RequestId, ...], counts: Int32) -> None:
+        """Of the drafts that rows tried, those count as accepted whose tokens do, behind a stop string none."""
+        drafted = dict(zip(step.requests, step.drafted.tolist(), strict=True))
+        for request, count in zip(requests, counts.tolist(), strict=True):
+            accepted = min(max(0, count - 1), drafted[request])
+            self._answers[request].accepted_drafts += accepted
+            self._answers[request].rejected_drafts += drafted[request] - accepted
+
     def _last_words(
         self, ended: Sequence[RequestId], requests: tuple[RequestId, ...], columns: Columns, texts: list[str]
     ) -> tuple[tuple[RequestId, ...], Columns]:
@@ -180,20 +190,22 @@ class DetokenizerActor(Actor):
         self._last_requests, self._last_slots = (), NO_SLOTS
         end = answer.end
         counts = (answer.expect.prompt_tokens, stream.tokens, answer.cached_tokens)
+        drafts = (answer.accepted_drafts, answer.rejected_drafts)
         if stream.matched is not None:
             self._stop_matches += 1
             if end is None:
                 self._scheduler.send(Ended(request, stream.tokens))
-            return Finish(request, "stop", *counts, stop_reason=stream.matched)
+            return Finish(request, "stop", *counts, stream.matched, None, b"", *drafts)
         assert end is not None
         is_named = end.stop_token is not None and end.stop_token in answer.expect.sampling.stop_token_ids
         return Finish(
             request,
             end.reason,
             *counts,
-            stop_reason=end.stop_token if is_named else None,
-            failure=end.failure,
-            embedding=end.embedding,
+            end.stop_token if is_named else None,
+            end.failure,
+            end.embedding,
+            *drafts,
         )
 
     def _send(self, texts: Texts) -> None:
@@ -220,12 +232,14 @@ class DetokenizerActor(Actor):
 class _Answer:
     """A request that produces tokens. `first_id`: of its prompt. `prompt_entries`: prompt positions told so far."""
 
-    __slots__ = ("cached_tokens", "end", "expect", "first_id", "prompt_entries")
+    __slots__ = (
+        "accepted_drafts", "cached_tokens", "end", "expect", "first_id", "prompt_entries", "rejected_drafts",
+    )  # fmt: skip
 
     def __init__(self, expect: Expect, first_id: int) -> None:
         self.expect = expect
         self.first_id = first_id
-        self.cached_tokens = 0
+        self.cached_tokens = self.accepted_drafts = self.rejected_drafts = 0
         self.prompt_entries = 1  # the first token's, which is always told before the others
         self.end: End | None = None
 

@@ -293,7 +293,12 @@ class Scheduler(Actor):
             if sequence.row >= 0:
                 self._end_silent(sequence, returned.embeddings.get(sequence.request))
         self._flush(
-            returned.requests, returned.counts, returned.tokens, returned.logprobs, tuple(returned.prompt_logprobs)
+            returned.requests,
+            returned.counts,
+            returned.tokens,
+            returned.logprobs,
+            tuple(returned.prompt_logprobs),
+            returned.drafted,
         )
 
     def _flush(
@@ -303,11 +308,12 @@ class Scheduler(Actor):
         tokens: Int32,
         logprobs: Logprobs | None = None,
         prompt_logprobs: tuple[tuple[RequestId, PromptLogprobs], ...] = (),
+        drafted: Int32 = EMPTY,
     ) -> None:
         started, ends = tuple(self._planner.started), tuple(self._ends)
         self._planner.started.clear()
         self._ends.clear()
-        self._detokenizer.send(StepTokens(requests, counts, tokens, logprobs, prompt_logprobs, started, ends))
+        self._detokenizer.send(StepTokens(requests, counts, tokens, logprobs, prompt_logprobs, started, ends, drafted))
 
     # --- losses ------------------------------------------------------------------------------------------------------
 

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import argparse
 
-from asyncpage.cli import bench_control_plane, bench_serve
+from asyncpage.cli import bench_control_plane, bench_serve, bench_speculation
 from asyncpage.cli.command import Command, Environment
 
-BENCHMARKS: tuple[Command, ...] = (bench_serve.COMMAND, bench_control_plane.COMMAND)
+BENCHMARKS: tuple[Command, ...] = (bench_serve.COMMAND, bench_control_plane.COMMAND, bench_speculation.COMMAND)
 
 _EXAMPLES = """\
 examples:
   asyncpage bench serve             any OpenAI-compatible server, by default the one at http://127.0.0.1:8000
   asyncpage bench control-plane     the engine without a model: its own cost a step and a token
+  asyncpage bench speculation       what guessing tokens ahead gains, an engine with it beside one without
 
 'asyncpage bench NAME --help' shows a benchmark's flags and examples.
 """

@@ -11,17 +11,19 @@ import contextlib
 import errno
 import os
 import socket
+from collections.abc import Sequence
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 
 from asyncpage.adapters.adapter_file import AdapterFile
 from asyncpage.backends.registry import check_name
-from asyncpage.config import EngineConfig, ServerConfig
+from asyncpage.config import EngineConfig
 from asyncpage.errors import ModelError, UsageError
 from asyncpage.formats.gguf import MAGIC, GGUFFile
 from asyncpage.formats.safetensors_folder import SafetensorsFolder
 from asyncpage.machine import Memory, read_memory
+from asyncpage.server.config import ServerConfig
 from asyncpage.server.tls import load_tls
 from asyncpage.store import resolve_model
 from asyncpage.text.generation import read_optional_json
@@ -48,7 +50,11 @@ def check_engine(config: EngineConfig, *, is_torch_here: bool | None = None, mem
     _check_adapters(config)
     _check_kind(path, config.model)
     _check_context(config, path)
-    _check_memory(config, path, read_memory() if memory is None else memory)
+    paths = [path]
+    if config.draft_model is not None:
+        paths.append(resolve_model(config.draft_model))
+        _check_kind(paths[1], config.draft_model)
+    _check_memory(config, paths, read_memory() if memory is None else memory)
     return path
 
 
@@ -117,12 +123,12 @@ def _check_context(config: EngineConfig, path: Path) -> None:
         )
 
 
-def _check_memory(config: EngineConfig, path: Path, memory: Memory) -> None:
+def _check_memory(config: EngineConfig, paths: Sequence[Path], memory: Memory) -> None:
     """Weights are held as `dtype`, whatever the file holds, so each of its bits may become several bytes."""
     if config.device == "cuda":
         return
     item_bytes = _ITEM_BYTES.get(config.dtype, 4)
-    weights = _parameters(path) * item_bytes
+    weights = sum(map(_parameters, paths)) * item_bytes
     needed = weights + (config.kv_cache_bytes or 0) + _RUNTIME_BYTES
     if memory.available and needed > memory.available:
         raise UsageError(

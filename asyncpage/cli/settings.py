@@ -21,8 +21,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from asyncpage.cli.command import Environment
 from asyncpage.cli.value import Setting, size_text, value_from_text, value_from_toml
-from asyncpage.config import EngineConfig, ServerConfig
+from asyncpage.config import EngineConfig
 from asyncpage.errors import UsageError
+from asyncpage.server.config import ServerConfig
 
 ROOMS: Mapping[str, type[EngineConfig] | type[ServerConfig]] = {"engine": EngineConfig, "server": ServerConfig}
 

@@ -15,6 +15,7 @@ class SchedulerSettings:
     `capacity_blocks`: usable blocks of the pool. `max_tokens`: the context limit. `depth`: steps in flight.
     `long_prefill_tokens` 0 sets no limit. `eos_ids`: tokens that end every request that does not ignore them.
     `policy` and `victims` by name; `fairness_bound`: see `waiting_queue`. `adapter_slots`: adapters in one batch.
+    `most_drafts`: of a row in a step, 0 without speculation.
     """
 
     rows: int
@@ -33,6 +34,7 @@ class SchedulerSettings:
     victims: str = "last-admitted"
     fairness_bound: int = 0
     adapter_slots: int = 0
+    most_drafts: int = 0
 
 
 def refusal(admit: Admit, settings: SchedulerSettings, *, living: int, retry_after_s: float) -> Failure | None:

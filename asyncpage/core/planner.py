@@ -14,6 +14,7 @@ from collections.abc import Sequence as Items
 import numpy as np
 
 from asyncpage.core.admission import SchedulerSettings
+from asyncpage.core.draft_length import DraftLengths
 from asyncpage.core.policy import VICTIM_POLICIES, Policy
 from asyncpage.core.returned import Returned
 from asyncpage.core.roster import Roster
@@ -35,7 +36,15 @@ from asyncpage.messages import (
     StepDone,
 )
 
-COUNTERS = ("preemptions", "recomputed_tokens", "prompt_tokens", "cached_tokens", "parked")
+COUNTERS = (
+    "preemptions",
+    "recomputed_tokens",
+    "prompt_tokens",
+    "cached_tokens",
+    "parked",
+    "draft_tokens",
+    "accepted_draft_tokens",
+)
 
 
 class StepPlanner:
@@ -50,6 +59,7 @@ class StepPlanner:
             policy=policy,
             victims=VICTIM_POLICIES[settings.victims],
         )
+        self._lengths = DraftLengths(settings.rows, settings.most_drafts) if settings.most_drafts else None
         self.roster = Roster(
             self.running,
             policy,
@@ -68,6 +78,7 @@ class StepPlanner:
         self._number = 0
         self._is_owed = False  # the KV manager holds blocks back for a step that was in flight when it last settled
         self._is_saving = False  # blocks wait to be saved: steps without rows carry them when nothing runs
+        self._has_drafts = False  # the last `Reserve` asked for some
         self._free_blocks = 0  # at the last settlement; a step begins with no fewer
         self._released: list[Released] = []
         self._removed: list[int] = []
@@ -102,11 +113,20 @@ class StepPlanner:
         candidates = roster.candidates(settings.budget_tokens)
         wants, tokens = running.wants(settings.long_prefill_tokens)
         if tokens or candidates or self._released or self._is_saving or (self._is_owed and not running.in_flight):
-            return self._reserve(wants, tokens, candidates)
+            drafts = EMPTY
+            if self._lengths is not None and tokens:
+                awaited = sum(candidate.known for candidate in candidates)  # a draft keeps no prompt waiting
+                budget = settings.budget_tokens - awaited
+                drafts = self._lengths.choose(running.room_for_drafts(wants), tokens, budget)
+            return self._reserve(wants, tokens, candidates, drafts)
         return None
 
-    def _reserve(self, wants: Int32, tokens: int, candidates: tuple[Candidate, ...]) -> Reserve:
+    def _reserve(self, wants: Int32, tokens: int, candidates: tuple[Candidate, ...], drafts: Int32 = EMPTY) -> Reserve:
         running, settings = self.running, self._settings
+        self._has_drafts = bool(len(drafts))
+        if self._has_drafts:
+            wants = wants + drafts
+            tokens += int(drafts.sum())
         self._is_owed = bool(running.in_flight)
         self._granted = 0
         self._number += 1
@@ -128,10 +148,17 @@ class StepPlanner:
             released=tuple(self._released),
             filled=filled,
             filled_tokens=filled_tokens,
-            equal_steps=1 if candidates or self._waits_for_hits else running.equal_steps(wants, tokens),
+            equal_steps=1 if candidates or self._waits_for_hits else self._equal_steps(wants, tokens),
+            drafts=drafts,
+            most_behind=sum(record.most_behind for record in running.in_flight),
         )
         self._released.clear()
         return reserve
+
+    def _equal_steps(self, wants: Int32, tokens: int) -> int:
+        if self._lengths is None:
+            return self.running.equal_steps(wants, tokens)
+        return 1 if self._has_drafts else min(self._lengths.equal_steps, self.running.equal_steps(wants, tokens))
 
     @property
     def _waits_for_hits(self) -> bool:
@@ -157,7 +184,14 @@ class StepPlanner:
         if not (len(granted.rows) or len(granted.saves)):
             return None
         self._granted = granted.steps - 1
-        running.launch(granted.number, self.epoch, granted.rows, granted.counts, is_first_of_many=bool(self._granted))
+        running.launch(
+            granted.number,
+            self.epoch,
+            granted.rows,
+            granted.counts,
+            is_first_of_many=bool(self._granted),
+            has_drafts=self._has_drafts,
+        )
         step = Step(
             number=granted.number,
             epoch=self.epoch,
@@ -181,7 +215,25 @@ class StepPlanner:
             quarantine = self.roster.quarantine
             if quarantine.is_alert:
                 quarantine.step_finished(progress(self.running, returned.record))
+            if self._lengths is not None:
+                self._learn(self._lengths, returned, done)
         return returned
+
+    def _learn(self, lengths: DraftLengths, returned: Returned, done: StepDone) -> None:
+        """What came of a step's drafts, and what it took."""
+        record, drafted = returned.record, int(done.drafted.sum())
+        tokens = int(record.column.sum()) + drafted - (0 if record.drafts is None else int(record.drafts.sum()))
+        lengths.learn(
+            returned.rows,
+            returned.counts,
+            returned.drafted,
+            tokens=tokens,
+            elapsed_us=done.elapsed_us,
+            draft_us=done.draft_us,
+        )
+        if drafted:
+            self.counts["draft_tokens"] += drafted
+            self.counts["accepted_draft_tokens"] += int((returned.counts - 1).sum())
 
     def stir(self, woken: Items[RequestId]) -> None:
         """What these waited for has come from outside the device, and blocks may wait to go there."""
@@ -209,6 +261,8 @@ class StepPlanner:
     def _open(self, admission: Admission) -> NewRow:
         """A waiting request moves into the row that the settlement gave it."""
         sequence = self.roster.open(admission)
+        if self._lengths is not None:
+            self._lengths.open(admission.row)
         if not sequence.has_started:
             sequence.has_started = True
             self.counts["prompt_tokens"] += sequence.prompt_tokens

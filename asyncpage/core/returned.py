@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncpage.core.sequence import Sequence
-from asyncpage.messages import Int32, Logprobs, PromptLogprobs, RequestId, StepDone
+from asyncpage.messages import EMPTY, Int32, Logprobs, PromptLogprobs, RequestId, StepDone
 from asyncpage.records import record
 
 Int64 = NDArray[np.int64]
@@ -26,7 +26,7 @@ class StepRecord:
     """A step in flight. `column` [rows]: tokens each row computes in it; `lives` [rows]: which life it serves.
 
     `base` [rows]: computed tokens of each row `steps` such steps before its end. `membership`: how often rows had come
-    and gone when it left.
+    and gone when it left. `drafts` [rows]: how many of `column` are drafts that it may try; None when no row may any.
     """
 
     number: int
@@ -37,11 +37,17 @@ class StepRecord:
     steps: int
     lives: Int64
     membership: int
+    drafts: Int32 | None = None
 
     @property
     def ends(self) -> Int32:
         """Computed tokens of each row after it [rows]; right for the lives it serves."""
         return self.base + self.steps * self.column
+
+    @property
+    def most_behind(self) -> int:
+        """Tokens that a row may turn out to be behind: its drafts, and the one that it samples."""
+        return 1 if self.drafts is None else 1 + int(self.drafts.max())
 
     def short_of(self, column: Int32) -> StepRecord:
         """The step with that many fewer computed tokens in each row; right where they live the life that it serves."""
@@ -92,13 +98,15 @@ class Over:
 
 @record(frozen=True, slots=True, eq=False)
 class Returned:
-    """`requests`, one a row; `counts` [R]; `tokens` [sum counts]; `logprobs` aligned with them.
+    """`rows` [R]; `requests`, one a row; `counts` [R]; `tokens` [sum counts]; `logprobs` aligned with them.
 
+    `drafted` [R]: drafts that each row tried, empty when none did: all but one of its `counts` are drafts that stood.
     `silent`: sequences that ran for what their prompt tells and have been through it. `embeddings`: what pooled rows
     brought.
     """
 
     record: StepRecord
+    rows: Int32
     requests: tuple[RequestId, ...]
     counts: Int32
     tokens: Int32
@@ -107,6 +115,7 @@ class Returned:
     failed: Items[tuple[Sequence, str]] = ()
     prompt_logprobs: Items[tuple[RequestId, PromptLogprobs]] = ()
     silent: Items[Sequence] = ()
+    drafted: Int32 = field(default_factory=lambda: EMPTY)
     embeddings: Mapping[RequestId, bytes] = field(default_factory=dict)
 
 
@@ -120,11 +129,3 @@ def take_positions(logprobs: Logprobs | None, places: Int64) -> Logprobs | None:
         logprobs.top_ids[places],
         logprobs.top_logprobs[places],
     )
-
-
-def cut_at_ends(tokens: list[int], end_token_ids: Items[int]) -> tuple[list[int], int | None]:
-    """The tokens up to the first that ends a sequence, and that token."""
-    for at, token in enumerate(tokens):
-        if token in end_token_ids:
-            return tokens[: at + 1], token
-    return tokens, None

@@ -58,12 +58,6 @@ class RowTokens:
             return b""
         return self.read(row, int(self._full[row]) * self.block_size, end)
 
-    def append(self, row: int, tokens: Items[int]) -> None:
-        """The row gets these tokens."""
-        slot = int(self._next_slot[row])
-        self._slots[slot : slot + len(tokens)] = tokens
-        self._next_slot[row] = slot + len(tokens)
-
     def append_one_each(self, rows: Int32, tokens: Int32) -> None:
         """Each of `rows` gets one of `tokens`."""
         count = len(rows)
@@ -78,6 +72,13 @@ class RowTokens:
             self._slots[slots] = tokens
             slots += 1
             self._next_slot[rows] = slots
+
+    def append_some(self, rows: Int32, counts: Int32, tokens: Int32) -> None:
+        """Each of `rows` gets `counts` [R] of `tokens` [sum counts], one row after the other."""
+        slots = self._next_slot.take(rows)
+        before = np.cumsum(counts) - counts
+        self._slots[np.repeat(slots - before, counts) + np.arange(len(tokens))] = tokens
+        self._next_slot[rows] = slots + counts
 
     def append_steps(self, rows: Int32, steps: Items[Int32]) -> None:
         """Each of `rows` gets one token from each of `steps`, in order."""

@@ -3,8 +3,9 @@
 The scheduler owns one. Counts advance when a step is scheduled (`launch`) and are settled when it returns
 (`settle`): a row has known and computed tokens, and every step makes computed catch up with known. A row that will
 have caught up samples, so one token more counts as known from then on, before anybody has seen it; that is what
-lets step N+1 be planned while N runs. Each step in flight has an immutable record. A row that turns out to be late,
-as what it may say was not known yet, is a token behind in the columns and in the records, which others replace.
+lets step N+1 be planned while N runs. Drafts count in the same way as if all of them stood. Each step in flight has an
+immutable record. A row that turns out to be behind what was planned (`acceptance`) is so in the columns and in the
+records, which others replace.
 
 Columns run over all rows, the empty ones are 0 everywhere and so want nothing: at 256 rows an operation on a whole
 column takes half a microsecond, one through row numbers three. Requests are objects only when something happens to
@@ -22,9 +23,10 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
+from asyncpage.core.acceptance import behind, check_counts, cut, of_living
 from asyncpage.core.end_tokens import EndTokens, is_any
 from asyncpage.core.policy import Policy, VictimPolicy
-from asyncpage.core.returned import Int64, Lane, Over, Returned, StepRecord, cut_at_ends, take_positions
+from asyncpage.core.returned import Int64, Lane, Over, Returned, StepRecord, take_positions
 from asyncpage.core.row_order import RowOrder
 from asyncpage.core.row_requests import RowRequests
 from asyncpage.core.row_tokens import RowTokens
@@ -122,6 +124,12 @@ class Running:
             self._wants = (key, wants, int(wants.sum()))
         return self._wants[1:]
 
+    def room_for_drafts(self, wants: Int32) -> Int32:
+        """Drafts that each row could try beside the one token that it wants [rows], up to the last it may compute."""
+        self._write_down()
+        decodes = (wants == 1) & (self._known - self._computed == 1)
+        return np.where(decodes, self._last - self._known, 0).astype(np.int32)
+
     def equal_steps(self, wants: Int32, tokens: int) -> int:
         """How many steps, the next included, could be alike: a token each for those that want one now, none the last.
 
@@ -134,10 +142,14 @@ class Running:
             return 1
         return max(1, int((self._last - self._computed).take(rows).min()) - 1)
 
-    def launch(self, number: int, epoch: int, rows: Int32, counts: Int32, *, is_first_of_many: bool = False) -> None:
+    def launch(
+        self, number: int, epoch: int, rows: Int32, counts: Int32, *, is_first_of_many: bool = False,
+        has_drafts: bool = False,
+    ) -> None:  # fmt: skip
         """A step leaves: advance what it will have computed, and what it will have sampled.
 
-        `is_first_of_many`: it is one of `equal_steps`, and others may follow by `launch_again`.
+        `is_first_of_many`: it is one of `equal_steps`, and others may follow by `launch_again`. `has_drafts`: what a
+        row computes beyond what it knows are drafts to try.
         """
         self._write_down()
         if counts is not self._advance[0]:
@@ -146,11 +158,17 @@ class Running:
             self._advance = (counts, column, column > 0)
         _, column, runs = self._advance
         self._computed = self._computed + column  # records keep the old one
+        drafts: Int32 | None = None
+        if has_drafts:
+            drafts = np.maximum(self._computed - self._known, 0)
+            drafts *= runs
+            self._known += drafts
+            drafts = drafts if drafts.any() else None
         caught_up = self._computed == self._known
         caught_up &= runs
         self._known += caught_up
         self._lane = Lane(rows, column, self._who(rows), rows) if is_first_of_many else None
-        self._record(number, epoch, rows, column, 0)
+        self._record(number, epoch, rows, column, 0, drafts)
 
     @property
     def may_go_on(self) -> bool:
@@ -166,11 +184,13 @@ class Running:
         self._record(number, epoch, lane.rows, lane.column, lane.launched)
         return lane.rows, counts
 
-    def _record(self, number: int, epoch: int, rows: Int32, column: Int32, steps: int) -> None:
+    def _record(
+        self, number: int, epoch: int, rows: Int32, column: Int32, steps: int, drafts: Int32 | None = None
+    ) -> None:
         if self._lives_now is None:
             self._lives_now = self._lives.copy()
         self.in_flight.append(
-            StepRecord(number, epoch, rows, self._computed, column, steps, self._lives_now, self._membership)
+            StepRecord(number, epoch, rows, self._computed, column, steps, self._lives_now, self._membership, drafts)
         )
 
     def _write_down(self) -> None:
@@ -283,36 +303,29 @@ class Running:
             if is_alike and not self._end_tokens.is_any_among(tokens):
                 lane.back.append(tokens)
                 lane.newest = record
-                return Returned(record, lane.requests, counts, tokens, logprobs)
+                return Returned(record, lane.rows, lane.requests, counts, tokens, logprobs)
             self._write_down()
-        if done.late:
-            record = self._slip(record, done.late)
+        check_counts(record, done)
+        drafted, lives = done.drafted, None
         if record.membership != self._membership:
             lives = self._lives == record.lives
-            np.copyto(self._settled, record.ends, where=lives)
-            kept = lives[rows]
-            if not kept.all():
-                places = np.flatnonzero(np.repeat(kept, counts))
-                tokens, logprobs = tokens[places], take_positions(logprobs, places)
-                rows, counts = rows[kept], counts[kept]
-        else:
-            self._settled = record.ends
+            rows, counts, tokens, logprobs, drafted = of_living(done, lives[rows])
         over: list[Over] = []
-        if len(tokens) == len(rows):
-            self._tokens.append_one_each(rows, tokens)
-            accepted = self._accepted.take(rows)
-            accepted += 1
-            self._accepted[rows] = accepted
-            ends = self._end_tokens.among(tokens)
-            ends |= accepted >= self._limit.take(rows)
-            if is_any(ends):
-                over = self._ended(rows[ends].tolist(), tokens[ends].tolist())
+        if record.drafts is None:
+            over = self._accept_one_each(rows, tokens)
         else:
-            self._lane = None  # what the next step has to compute is another now
-            counts, places, over = self._accept_drafts(rows, counts, tokens)
+            counts, places, over = self._accept_some(rows, counts, tokens)
             tokens, logprobs = tokens[places], take_positions(logprobs, places)
+        column = behind(record, rows, counts, done.late, self.is_served)
+        if column is not None:
+            record = self._slip(record, column)
+        if lives is None:
+            self._settled = record.ends
+        else:
+            np.copyto(self._settled, record.ends, where=lives)
         return Returned(
             record=record,
+            rows=rows,
             requests=self._who(rows),
             counts=counts,
             tokens=tokens,
@@ -321,6 +334,7 @@ class Running:
             failed=[(self.occupant(row), reason) for row, reason in done.failed if self.is_served(record, row)],
             prompt_logprobs=self._prompt_logprobs(record, done.prompt_logprobs),
             silent=[self.occupant(row) for row in self._silent if self._settled[row] >= self._last[row]],
+            drafted=drafted,
             embeddings={
                 self.occupant(part.row).request: part.embedding
                 for part in done.pooled
@@ -332,48 +346,43 @@ class Running:
         """Whether the row still lives the life that this step served."""
         return bool(self._lives[row] == record.lives[row]) and self._occupants[row] is not None
 
-    def _slip(self, record: StepRecord, late: tuple[int, ...]) -> StepRecord:
-        """These rows are a token behind what was planned, in this step and in those that left since."""
+    def _slip(self, record: StepRecord, column: Int32) -> StepRecord:
+        """Rows are behind what was planned, in this step and in those that left since."""
         self._write_down()
         self._lane = None
-        behind = np.zeros_like(self._known)
-        for row in late:
-            behind[row] = self.is_served(record, row)
-        self._computed = self._computed - behind
-        self._known -= behind
-        self.in_flight = deque(other.short_of(behind) for other in self.in_flight)
-        return record.short_of(behind)
+        self._computed = self._computed - column
+        self._known -= column
+        self.in_flight = deque(other.short_of(column) for other in self.in_flight)
+        return record.short_of(column)
 
-    def _ended(self, rows: list[int], tokens: list[int]) -> list[Over]:
-        """Which of these rows, whose newest tokens these are, are over, and the token that ended each."""
-        over = []
-        for row, token in zip(rows, tokens, strict=True):
-            sequence = self.occupant(row)
-            if token in sequence.end_token_ids:
-                over.append(Over(sequence, token))
-            elif self._accepted[row] >= self._limit[row]:
-                over.append(Over(sequence, None))
-        return over
+    def _accept_one_each(self, rows: Int32, tokens: Int32) -> list[Over]:
+        """Each row got a token. Returns who is over."""
+        self._tokens.append_one_each(rows, tokens)
+        accepted = self._accepted.take(rows)
+        accepted += 1
+        self._accepted[rows] = accepted
+        ends = self._end_tokens.among(tokens)
+        ends |= accepted >= self._limit.take(rows)
+        if not is_any(ends):
+            return []
+        rows = rows[ends]
+        return self._cut(rows, np.ones_like(rows), tokens[ends], self._limit[rows] - accepted[ends] + 1)[2]
 
-    def _accept_drafts(self, rows: Int32, counts: Int32, tokens: Int32) -> tuple[Int32, Int64, list[Over]]:
-        """Rows that got several tokens: counts cut behind an end token or the limit, and the places of what is kept."""
-        kept: list[int] = []
-        places: list[int] = []
+    def _accept_some(self, rows: Int32, counts: Int32, tokens: Int32) -> tuple[Int32, Int64, list[Over]]:
+        """Rows got several tokens. Returns how many of each count, the places of those, and who is over."""
+        accepted = self._accepted.take(rows)
+        rooms = self._limit.take(rows) - accepted
         over: list[Over] = []
-        at = 0
-        for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
-            sequence, known = self.occupant(row), int(self._accepted[row])
-            most = min(count, int(self._limit[row]) - known)
-            own, stop_token = cut_at_ends(tokens[at : at + most].tolist(), sequence.end_token_ids)
-            self._tokens.append(row, own)
-            self._accepted[row] = known + len(own)
-            self._known[row] += len(own) - 1
-            if stop_token is not None or known + len(own) >= self._limit[row]:
-                over.append(Over(sequence, stop_token))
-            kept.append(len(own))
-            places += range(at, at + len(own))
-            at += count
-        return np.array(kept, dtype=np.int32), np.array(places, dtype=np.int64), over
+        places = np.arange(len(tokens))
+        if self._end_tokens.is_any_among(tokens) or (counts >= rooms).any():
+            counts, places, over = self._cut(rows, counts, tokens, rooms)
+        self._tokens.append_some(rows, counts, tokens[places])
+        self._accepted[rows] = accepted + counts
+        return counts, places, over
+
+    def _cut(self, rows: Int32, counts: Int32, tokens: Int32, rooms: Int32) -> tuple[Int32, Int64, list[Over]]:
+        counts, places, over = cut(rows, counts, tokens, rooms, lambda row: self.occupant(row).end_token_ids)
+        return counts, places, [Over(self.occupant(row), token) for row, token in over]
 
     def _prompt_logprobs(
         self, record: StepRecord, found: tuple[PromptLogprobs, ...]

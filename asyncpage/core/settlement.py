@@ -1,10 +1,10 @@
 """Settles one step over memory: who gets tokens and blocks, at whose expense, and who is let in.
 
 One function of the memory and a `Reserve`; the KV manager calls it, the scheduler reads the `Granted`.
-Running pass: every running row in order asks for its tokens, clipped by the budget; when blocks run out the next
-victim is preempted. Waiting pass, only in a step that preempted nobody: candidates in order, until budget, rows or
-blocks above the watermark run out; one whose next block a running row promises is parked, and the first that does
-not fit ends the pass, so nobody is overtaken for want of memory.
+Running pass: every running row in order asks for its tokens, clipped by the budget; when blocks run out drafts are
+given up, then the next victim is preempted. Waiting pass, only in a step that preempted nobody: candidates in order,
+until budget, rows or blocks above the watermark run out; one whose next block a running row promises is parked, and
+the first that does not fit ends the pass, so nobody is overtaken for want of memory.
 
 INVARIANT: a step never grants more tokens than the budget, nor a token without a block to write it to.
 """
@@ -55,7 +55,7 @@ def settle(memory: Memory, reserve: Reserve) -> tuple[Granted, bool]:
             memory.left(one.row)
 
     running = _Running(memory, reserve)
-    if not running.settle():
+    if not running.settle() and not (running.give_up_drafts() and running.settle()):
         if is_steady:
             memory.publish(reserve)  # before victims give blocks back
             is_steady = False
@@ -128,6 +128,15 @@ class _Running:
             self.tokens = reserve.budget_tokens
             self._is_decode = False
 
+    def give_up_drafts(self) -> bool:
+        """Ask for none of them; False when none were asked for."""
+        drafts = self.reserve.drafts
+        if not len(drafts):
+            return False
+        self.counts = self.counts - drafts
+        self.tokens -= int(drafts.sum())
+        return True
+
     def settle(self) -> bool:
         """Grant everybody the blocks they miss; False when there are not enough, and nothing was done."""
         tables, reserve = self.tables, self.reserve
@@ -197,9 +206,8 @@ class _Running:
 
     def _drop_behind_windows(self) -> None:
         reserve = self.reserve
-        in_flight = reserve.number - 1 - reserve.returned  # in each of them a row may turn out to be late
         for row in reserve.order.tolist():
-            changes = self.tables.drop_behind_window(row, max(0, int(reserve.computed[row]) - in_flight))
+            changes = self.tables.drop_behind_window(row, max(0, int(reserve.computed[row]) - reserve.most_behind))
             if changes:
                 self._blocks.append(np.array(changes, dtype=np.int32))
         self.tables.collect(returned=self.reserve.returned)

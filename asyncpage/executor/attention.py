@@ -24,7 +24,7 @@ from asyncpage.backends.contract import (
 )
 from asyncpage.backends.memory import allocate_kv
 from asyncpage.errors import ModelError
-from asyncpage.executor.host_slots import HostSlots
+from asyncpage.executor.host_slots import HostSlots, SlotPart
 from asyncpage.messages import Int32
 
 
@@ -47,7 +47,7 @@ class PagedAttention:
     """Attention of all layers over one pool of `blocks` blocks.
 
     `specs`: one a group; `layer_groups`, `layer_slots`: a layer's group and its KV tensor; `params`: one a layer.
-    `arena_fd`: the host arena that blocks can be saved to, None for none.
+    `arena_fd`: the host arena that blocks can be saved to, None for none; `slot_part`: where in a slot these lie.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class PagedAttention:
         limits: Limits,
         blocks: int,
         arena_fd: int | None = None,
+        slot_part: SlotPart | None = None,
     ) -> None:
         self.device = torch.device(device.torch_device)
         self._backends = [backend(spec, device, limits) for spec in specs]
@@ -70,7 +71,7 @@ class PagedAttention:
             (group, self._pool[slot], of_layer)
             for group, slot, of_layer in zip(layer_groups, layer_slots, params, strict=True)
         ]
-        self._host = HostSlots(arena_fd, self._pool, layout)
+        self._host = HostSlots(arena_fd, self._pool, layout, slot_part)
         scratch = max(one.workspace_bytes(limits) for one in self._backends)
         # Groups share it; a plan that keeps something there is made anew for each step and group in turn.
         self._workspaces = [torch.empty(scratch, dtype=torch.uint8, device=self.device) for _ in self._backends]

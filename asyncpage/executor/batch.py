@@ -22,7 +22,7 @@ _MOST_ROWS = 65_536  # a row number beyond this is not one of ours; memory follo
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
-    """The limits that rows and steps keep to: the pool's blocks (with block 0), a step's rows and tokens."""
+    """What rows and steps keep to: blocks of the pool (with block 0), rows and tokens of a step, drafts of a row."""
 
     groups: int
     block_size: int
@@ -30,13 +30,15 @@ class BatchShape:
     max_model_len: int
     max_rows: int
     max_tokens: int
+    max_drafts: int = 0
 
 
 class PersistentBatch:
     """Columns over rows; a row number is an index into all of them.
 
     `tokens` [rows, max_model_len + 1]; `known`, `computed`, `prompts` (prompt tokens) [rows]; `tables`
-    [groups, rows, blocks a row]; `lives` and `is_out` (has failed alone or was pooled, waits to be removed) [rows].
+    [groups, rows, blocks a row]; `lives` and `is_out` (has failed alone or was pooled, waits to be removed) [rows];
+    `ends`: of each row, the ids that end it.
     """
 
     def __init__(self, shape: BatchShape) -> None:
@@ -56,6 +58,7 @@ class PersistentBatch:
         self.lives: NDArray[np.bool_] = np.zeros(rows, dtype=np.bool_)
         self.is_out: NDArray[np.bool_] = np.zeros(rows, dtype=np.bool_)
         self._seen: Int32 = np.zeros(rows, dtype=np.int32)
+        self.ends: dict[int, frozenset[int]] = {}
 
     def known_of(self, row: int) -> Int32:
         """Everything the row knows, a view."""
@@ -99,6 +102,7 @@ class PersistentBatch:
         self.computed[row] = new.computed
         self.prompts[row] = new.prompt_tokens
         self.lives[row] = True
+        self.ends[row] = frozenset(new.end_token_ids)
         return tokens
 
     def place_blocks(self, blocks_N4: Int32) -> None:
@@ -161,11 +165,13 @@ class PersistentBatch:
         if int(counts.sum()) > self.shape.max_tokens:
             raise ProtocolError(f"a step computes {int(counts.sum())} tokens, {self.shape.max_tokens} are the most")
         ends = self.computed[rows] + counts
-        if (ends > self.known[rows]).any() or (ends > self.shape.max_model_len).any():
-            row = int(rows[np.argmax(ends - self.known[rows])])
+        most = self.known[rows] + self.shape.max_drafts
+        if (ends > most).any() or (ends > self.shape.max_model_len).any():
+            row = int(rows[np.argmax(ends - most)])
             raise ProtocolError(
                 f"a step computes row {row} up to a token it does not have: {int(self.computed[row])} are computed, "
-                f"{int(self.known[row])} known, {self.shape.max_model_len} the most"
+                f"{int(self.known[row])} known, {self.shape.max_drafts} drafts and {self.shape.max_model_len} tokens "
+                "the most"
             )
         return rows, counts
 
@@ -173,9 +179,15 @@ class PersistentBatch:
         """The forward pass has succeeded: these tokens have their KV in place."""
         self.computed[rows] += counts
 
-    def take_back(self, rows: Int32) -> None:
-        """The last token of each of these rows counts as not computed; the next step of the row brings it again."""
-        self.computed[rows] -= 1
+    def place_drafts(self, rows: Int32, counts: Int32, tokens: Int32) -> None:
+        """Guesses behind what each of these rows knows: `counts` [R] of `tokens` [sum counts]."""
+        owners = np.repeat(rows, counts)
+        places = np.arange(len(tokens)) - np.repeat(np.cumsum(counts) - counts, counts)
+        self.tokens[owners, self.known[owners] + places] = tokens
+
+    def leave_one(self, rows: Int32) -> None:
+        """Of all that these rows know the last token is to be computed, whatever was beyond it."""
+        self.computed[rows] = self.known[rows] - 1
 
     def append(self, rows: Int32, tokens: Int32) -> None:
         """Each of these rows gains a token."""

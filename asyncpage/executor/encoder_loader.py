@@ -47,10 +47,14 @@ def load_encoder(load: Load, checkpoint: Checkpoint, device: DeviceInfo, dtype: 
         raise UsageError("an encoder keeps no KV cache, so --kv-offload-gb and --kv-dir mean nothing; leave them out")
     if settings.get("max_loras"):
         raise UsageError("an encoder runs no adapters; leave out --enable-lora, --lora and --lora-dir")
+    if settings.get("speculation", "off") != "off":
+        raise UsageError(
+            "an encoder makes no tokens that could be guessed, so --speculation means nothing; leave it out"
+        )
     torch_dtype = getattr(torch, dtype)
     outline = outline_encoder(checkpoint.config, torch_dtype)
     if device.kind == "cpu":
-        memory.check_encoder(outline.weight_bytes, available=read_memory().available)
+        memory.check_weights(outline.weight_bytes, available=read_memory().available)
     model = build_encoder(
         checkpoint.config, lambda name: checkpoint.tensor(name, torch_dtype), torch_dtype, device.torch_device
     )

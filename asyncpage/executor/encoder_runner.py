@@ -75,8 +75,8 @@ class EncoderRunner:
         """Bring the rows up to date; returns those that cannot be run, with the reason."""
         if step.epoch < self._epoch:
             raise ProtocolError(f"a step of epoch {step.epoch} came after epoch {self._epoch} had begun")
-        if len(step.copies) + len(step.saves) + len(step.loads) + len(step.drafts):
-            raise ProtocolError("the step moves KV or brings drafts, and an encoder has neither")
+        if len(step.copies) + len(step.saves) + len(step.loads):
+            raise ProtocolError("the step moves KV, and an encoder has none")
         if step.epoch > self._epoch:
             self._epoch = step.epoch
             self._batch.clear()

@@ -12,6 +12,7 @@ INVARIANT: nothing is copied unless every block and every slot of the step exist
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -21,18 +22,30 @@ from asyncpage.messages import Int32
 from asyncpage.pipes.host_arena import attach_arena
 
 
+@dataclass(frozen=True, slots=True)
+class SlotPart:
+    """Where in a slot of `slot_bytes` some KV tensors lie, beside those of another model."""
+
+    begin: int
+    slot_bytes: int
+
+
 class HostSlots:
     """The arena as this executor sees it, mapped at the first use: only then is its size known to be set.
 
-    `pool`: every KV tensor, all of `layout`. `fd` None: there is no arena.
+    `pool`: KV tensors, all of `layout`. `fd` None: there is no arena. `part`: which of a slot's bytes are theirs, None
+    for all.
     """
 
-    def __init__(self, fd: int | None, pool: Sequence[torch.Tensor], layout: KVLayout) -> None:
+    def __init__(
+        self, fd: int | None, pool: Sequence[torch.Tensor], layout: KVLayout, part: SlotPart | None = None
+    ) -> None:
         self._fd = fd
         self._blocks = [kv.movedim(layout.block_axis, 0) for kv in pool]
         self._dtype = pool[0].dtype
         self._block_shape = tuple(n for n in layout.shape if n != -1)
-        self._slot_bytes = layout.block_bytes * len(pool)
+        self._own_bytes = layout.block_bytes * len(pool)
+        self._part = part or SlotPart(0, self._own_bytes)
         self._slots: torch.Tensor | None = None
 
     def save(self, saves_S2: Int32) -> None:
@@ -59,9 +72,10 @@ class HostSlots:
         if self._slots is None:
             if self._fd is None:
                 raise ProtocolError("a step moves blocks to or from the host, and this executor was given no arena")
-            arena = attach_arena(self._fd, self._slot_bytes)
-            items = torch.frombuffer(arena, dtype=self._dtype)  # which keeps the map
-            self._slots = items.view(-1, len(self._blocks), *self._block_shape)
+            arena = attach_arena(self._fd, self._part.slot_bytes)
+            slots = torch.frombuffer(arena, dtype=torch.uint8).view(-1, self._part.slot_bytes)  # which keeps the map
+            own = slots[:, self._part.begin : self._part.begin + self._own_bytes].view(self._dtype)
+            self._slots = own.view(len(own), len(self._blocks), *self._block_shape)
         if int(numbers.min()) < 0 or int(numbers.max()) >= len(self._slots):
             raise ProtocolError(
                 f"a step names host slots from {int(numbers.min())} to {int(numbers.max())}; "

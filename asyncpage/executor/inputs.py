@@ -7,6 +7,7 @@ INVARIANT: every token is written to a slot of a block that is not block 0.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,26 +34,30 @@ class Inputs:
 
 
 class InputBuffers:
-    """Host columns of the greatest step, written anew for each."""
+    """Host columns of the greatest step, written anew for each. `tables`: by the model's groups, those of the batch."""
 
-    def __init__(self, shape: BatchShape, device: torch.device) -> None:
+    def __init__(self, shape: BatchShape, device: torch.device, tables: Sequence[int] | None = None) -> None:
+        self._tables = list(range(shape.groups)) if tables is None else list(tables)
         self._block_size = shape.block_size
         self._device = device
         self._tokens: NDArray[np.int64] = np.zeros(shape.max_tokens, dtype=np.int64)
         self._positions: NDArray[np.int64] = np.zeros(shape.max_tokens, dtype=np.int64)
-        self._slots: NDArray[np.int64] = np.zeros((shape.groups, shape.max_tokens), dtype=np.int64)
+        self._slots: NDArray[np.int64] = np.zeros((len(self._tables), shape.max_tokens), dtype=np.int64)
         self._starts: Int32 = np.zeros(shape.max_rows + 1, dtype=np.int32)
         self._lengths: Int32 = np.zeros(shape.max_rows, dtype=np.int32)
         self._order: NDArray[np.int64] = np.arange(shape.max_tokens)
 
-    def pack(self, batch: PersistentBatch, rows: Int32, counts: Int32) -> Inputs:
-        """The next `counts` [R] tokens of `rows` [R], one row after the other. Errors: `ProtocolError`."""
+    def pack(self, batch: PersistentBatch, rows: Int32, counts: Int32, begins: Int32 | None = None) -> Inputs:
+        """`counts` [R] tokens of `rows` [R], one row after the other, from `begins` [R] on or the next to compute.
+
+        Errors: `ProtocolError`.
+        """
         n, size = len(rows), self._block_size
         starts, lengths = self._starts[: n + 1], self._lengths[:n]
         np.cumsum(counts, out=starts[1:])
         total = int(starts[n])
         tokens, positions = self._tokens[:total], self._positions[:total]
-        computed = batch.computed[rows]
+        computed = batch.computed[rows] if begins is None else begins
         np.add(computed, counts, out=lengths)
         if total == n:
             owners = rows
@@ -67,7 +72,8 @@ class InputBuffers:
         cu_q, kv_len = self._on_device(starts), self._on_device(lengths)
         max_q = int(counts.max())
         batches = []
-        for table, slots in zip(batch.tables, self._slots[:, :total], strict=True):
+        for group, slots in zip(self._tables, self._slots[:, :total], strict=True):
+            table = batch.tables[group]
             np.multiply(table[owners, blocks], size, out=slots)
             if slots.min() < size:
                 raise ProtocolError("a step computes a token whose block it never named")

@@ -96,8 +96,8 @@ def check_model(weight_bytes: int, demand: PoolDemand, *, available: int) -> Non
         )
 
 
-def check_encoder(weight_bytes: int, *, available: int) -> None:
-    """Refuse an encoder that cannot fit, before its weights are read. Errors: `UsageError`, as `check_model`."""
+def check_weights(weight_bytes: int, *, available: int) -> None:
+    """Refuse a model of which only the weights matter, before they are read. Errors: `UsageError`, as `check_model`."""
     if weight_bytes + WORKING_BYTES > available:
         raise UsageError(
             f"too little memory: {gib(weight_bytes)} of weights and {gib(WORKING_BYTES)} to work with are needed, "

@@ -1,7 +1,7 @@
 """A loaded model with its rows: does one step after another.
 
 The serve loop (`process`) calls it and sends what it returns. One step is one forward pass over the packed tokens of
-all its rows, then one sampling pass over those that have caught up with what they know.
+all its rows, drafts among them, then one sampling pass over those that have caught up with what they know.
 
 INVARIANT: known and computed tokens change only after the forward pass has succeeded, and a row that fails alone
 changes nobody else's.
@@ -10,12 +10,13 @@ changes nobody else's.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 import torch
 
 from asyncpage.errors import ProtocolError
-from asyncpage.executor import logprobs
 from asyncpage.executor.attention import PagedAttention
 from asyncpage.executor.batch import BatchShape, PersistentBatch
 from asyncpage.executor.experts import Experts
@@ -24,14 +25,15 @@ from asyncpage.executor.inputs import InputBuffers, Inputs
 from asyncpage.executor.lora.bank import AdapterBank
 from asyncpage.executor.pooler import Pooler
 from asyncpage.executor.prompt_logprobs import NOT_NUMBERS, PromptMeter
-from asyncpage.executor.sampler import Sampled, Sampler, join
+from asyncpage.executor.sampler import Sampler
+from asyncpage.executor.sampling_pass import NOTHING, Outcome, SamplingPass
+from asyncpage.executor.speculation.proposer import Proposer
 from asyncpage.messages import (
     EMPTY,
     Handshake,
     Int32,
     LearnAdapter,
     Lesson,
-    Logprobs,
     NewRow,
     Pooled,
     PromptLogprobs,
@@ -45,7 +47,7 @@ LOGITS_BYTES = 32 * 1024 * 1024
 
 
 class ModelRunner:
-    """Owns the model, the KV pool, the rows and the sampler; see `process.Runner`."""
+    """Owns the model, the KV pool, the rows and the sampler; see `process.Runner`. `proposer`: makes drafts, if any."""
 
     def __init__(
         self,
@@ -56,6 +58,7 @@ class ModelRunner:
         experts: Experts,
         grammar_backend: str = BUILTIN,
         adapters: AdapterBank | None = None,
+        proposer: Proposer | None = None,
     ) -> None:
         self.handshake = handshake
         self._adapters = adapters
@@ -65,9 +68,12 @@ class ModelRunner:
         self._batch = PersistentBatch(shape)
         self._inputs = InputBuffers(shape, device)
         self._sampler = Sampler(model.vocab_size, device, grammar_backend)
+        self._proposer = proposer
+        self._caches = (attention, *(() if proposer is None else proposer.caches))
         self._epoch = -1
-        self._slice = max(1, LOGITS_BYTES // (4 * model.vocab_size))
-        self._prompts = PromptMeter(model.logits, self._slice)
+        positions = max(1, LOGITS_BYTES // (4 * model.vocab_size))
+        self._prompts = PromptMeter(model.logits, positions)
+        self._sampling = SamplingPass(self._batch, self._sampler, model.logits, positions)
         self._pooler = Pooler()
 
     def execute(self, step: Step) -> StepDone:
@@ -77,7 +83,10 @@ class ModelRunner:
             failed = self._apply(step)
             rows, counts = self._batch.chosen(step)
             if not len(rows):
-                return self._done(step, started, failed=failed)
+                return self._done(step, started, NOTHING, failed=failed)
+            drafted, draft_us = EMPTY, 0
+            if self._proposer is not None:
+                counts, drafted, draft_us = self._draft(self._proposer, rows, counts)
             inputs = self._inputs.pack(self._batch, rows, counts)
             if self._adapters is not None:
                 self._adapters.plan(rows, counts)
@@ -88,15 +97,16 @@ class ModelRunner:
             pooled, not_pooled = self._pooler.pool(self._batch, rows, counts, inputs.starts, hidden_TE)
             failed |= not_pooled
             self._batch.advance(rows, counts)
-            caught_up = np.flatnonzero(self._batch.computed[rows] == self._batch.known[rows])
+            caught_up = np.flatnonzero(self._batch.computed[rows] >= self._batch.known[rows])
             if failed or pooled:
                 caught_up = caught_up[~self._batch.is_out[rows[caught_up]]]
-            if not len(caught_up):
-                return self._done(step, started, prompt_logprobs=prompt_logprobs, failed=failed, pooled=pooled)
-            samplers = rows[caught_up]
-            have_company = len(samplers) < len(rows)
-            sampled = self._sample(samplers, inputs.starts[caught_up + 1] - 1, hidden_TE, have_company=have_company)
-            return self._keep(step, started, samplers, sampled, prompt_logprobs, failed, pooled)
+            outcome = NOTHING
+            if len(caught_up):
+                own = drafted[caught_up] if len(drafted) else np.zeros(len(caught_up), dtype=np.int32)
+                places = inputs.starts[caught_up + 1] - 1 - own
+                have_company = len(caught_up) < len(rows)
+                outcome = self._sampling.run(rows[caught_up], own, places, hidden_TE, have_company=have_company)
+            return self._done(step, started, outcome, prompt_logprobs, failed, pooled, draft_us)
 
     def learn(self, lesson: Lesson) -> None:
         """Take what rows of later steps may name. Errors: `ProtocolError` for an adapter slot that is not there."""
@@ -110,7 +120,8 @@ class ModelRunner:
     def close(self) -> None:
         """Let go of the KV pool and of other ranks; the weights go with the runner."""
         self._sampler.grammars.close()
-        self._attention.close()
+        for cache in self._caches:
+            cache.close()
         self._experts.close()
         if self._adapters is not None:
             self._adapters.close()
@@ -119,19 +130,21 @@ class ModelRunner:
         """Bring rows, tables and copies up to date; returns rows that cannot be run, with the reason."""
         if step.epoch < self._epoch:
             raise ProtocolError(f"a step of epoch {step.epoch} came after epoch {self._epoch} had begun")
-        if len(step.drafts):
-            raise ProtocolError("the step brings draft tokens, and this executor does not speculate")
         if step.epoch > self._epoch:
             self._epoch = step.epoch
             self._batch.clear()
             self._sampler.clear()
             self._prompts.clear()
             self._pooler.clear()
+            if self._proposer is not None:
+                self._proposer.clear()
         self._batch.remove(step.removed)
         for row in step.removed.tolist():
             self._sampler.remove(row)
             self._prompts.remove(row)
             self._pooler.remove(row)
+            if self._proposer is not None:
+                self._proposer.remove(row)
         failed = {}
         for new in step.added:
             reason = self._add(new)
@@ -141,12 +154,13 @@ class ModelRunner:
         self._batch.place_blocks(step.blocks)
         self._batch.check_moves(step)
         # In this order: a block may be saved and then written anew, and a copy may begin in a block just loaded.
-        if len(step.saves):
-            self._attention.save_blocks(step.saves)
-        if len(step.loads):
-            self._attention.load_blocks(step.loads)
-        if len(step.copies):
-            self._attention.copy_tokens(step.copies)
+        for cache in self._caches:
+            if len(step.saves):
+                cache.save_blocks(step.saves)
+            if len(step.loads):
+                cache.load_blocks(step.loads)
+            if len(step.copies):
+                cache.copy_tokens(step.copies)
         return failed
 
     def _add(self, new: NewRow) -> str | None:
@@ -163,83 +177,45 @@ class ModelRunner:
             self._sampler.add(new, tokens)
             self._prompts.add(new, len(tokens))
             self._pooler.add(new)
+            if self._proposer is not None:
+                self._proposer.add(new)
         return reason
+
+    def _draft(self, proposer: Proposer, rows: Int32, counts: Int32) -> tuple[Int32, Int32, int]:
+        """Place drafts: what each row computes now, how many of that are drafts, and the time that it took."""
+        started = time.perf_counter_ns()
+        asked = np.maximum(self._batch.computed[rows] + counts - self._batch.known[rows], 0)
+        needed = counts - asked
+        drafts = proposer.propose(self._batch, rows, needed, asked)
+        self._batch.place_drafts(rows, drafts.counts, drafts.tokens)
+        return needed + drafts.counts, drafts.counts, (time.perf_counter_ns() - started) // 1000
 
     def _forward(self, inputs: Inputs) -> torch.Tensor:
         self._attention.plan(inputs.batches)
         return self._model.forward(inputs.tokens, inputs.positions, self._attention.attend)
 
-    def _sample(self, rows: Int32, places: Int32, hidden_TE: torch.Tensor, *, have_company: bool) -> Sampled:
-        """A token for each of `rows`, from the hidden state at each of `places`."""
-        batch = self._batch
-        numbers = (batch.known[rows] - batch.prompts[rows]).astype(np.int64)
-        last_SE = hidden_TE[torch.from_numpy(places.astype(np.int64)).to(hidden_TE.device)]
-        parts: list[Sampled] = []
-        for at in range(0, len(rows), self._slice):
-            part = slice(at, at + self._slice)
-            logits = self._model.logits(last_SE[part])
-            # Rows of other slices are company, too: of those before it what can say something, behind it whatever may.
-            says_something = any(len(done.late) < len(done.tokens) for done in parts)
-            sampled = self._sampler.sample(
-                rows[part],
-                numbers[part],
-                logits,
-                batch.known_of,
-                have_company=have_company or says_something or part.stop < len(rows),
-                has_waited=any(done.late for done in parts),
-            )
-            parts.append(sampled)
-        return join(parts)
-
-    def _keep(
-        self,
-        step: Step,
-        started: int,
-        rows: Int32,
-        sampled: Sampled,
-        prompt_logprobs: tuple[PromptLogprobs, ...],
-        failed: dict[int, str],
-        pooled: tuple[Pooled, ...],
-    ) -> StepDone:
-        """Append what was sampled and answer; rows whose logits made no token are out, late ones a token behind."""
-        tokens, columns = sampled.tokens, sampled.logprobs
-        late = rows[list(sampled.late)] if sampled.late else EMPTY
-        if sampled.failed or len(late):
-            is_kept = np.ones(len(rows), dtype=np.bool_)
-            is_kept[list(sampled.late)] = False
-            for index, reason in sampled.failed:
-                is_kept[index] = False
-                failed[int(rows[index])] = reason
-                self._batch.is_out[rows[index]] = True
-            self._batch.take_back(late)
-            rows, tokens = rows[is_kept], tokens[is_kept]
-            columns = None if columns is None else logprobs.take(columns, np.flatnonzero(is_kept))
-        self._batch.append(rows, tokens)
-        self._sampler.append(rows, tokens)
-        return self._done(step, started, rows, tokens, columns, prompt_logprobs, failed, pooled, late)
-
     def _done(
         self,
         step: Step,
         started: int,
-        rows: Int32 = EMPTY,
-        tokens: Int32 = EMPTY,
-        columns: Logprobs | None = None,
+        outcome: Outcome,
         prompt_logprobs: tuple[PromptLogprobs, ...] = (),
-        failed: dict[int, str] | None = None,
+        failed: Mapping[int, str] = MappingProxyType({}),
         pooled: tuple[Pooled, ...] = (),
-        late: Int32 = EMPTY,
+        draft_us: int = 0,
     ) -> StepDone:
         return StepDone(
             number=step.number,
             epoch=step.epoch,
-            rows=rows,
-            counts=np.ones(len(rows), dtype=np.int32),
-            tokens=tokens,
-            logprobs=columns,
+            rows=outcome.rows,
+            counts=outcome.counts,
+            tokens=outcome.tokens,
+            logprobs=outcome.logprobs,
             prompt_logprobs=prompt_logprobs,
-            failed=tuple((failed or {}).items()),
+            failed=(*failed.items(), *outcome.failed.items()),
             elapsed_us=(time.perf_counter_ns() - started) // 1000,
             pooled=pooled,
-            late=tuple(late.tolist()),
+            late=outcome.late,
+            drafted=outcome.drafted if outcome.drafted.any() else EMPTY,
+            draft_us=draft_us,
         )

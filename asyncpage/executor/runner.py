@@ -28,9 +28,11 @@ from asyncpage.executor.attention import PagedAttention, shared_layout
 from asyncpage.executor.batch import BatchShape
 from asyncpage.executor.encoder_loader import load_encoder
 from asyncpage.executor.experts import open_experts
+from asyncpage.executor.host_slots import SlotPart
 from asyncpage.executor.lora.bank import AdapterBank
 from asyncpage.executor.model_runner import ModelRunner
 from asyncpage.executor.process import Runner
+from asyncpage.executor.speculation.loader import LoadedDraft, load_draft, make_proposer
 from asyncpage.machine import read_cores, read_memory
 from asyncpage.messages import Handshake, Load
 from asyncpage.models.model import Model
@@ -71,7 +73,8 @@ def _load_runner(load: Load, undo: ExitStack) -> Runner:
         specs = outline.model.specs(kv_dtype, settings["block_size"])
         backend = choose(settings["attention_backend"], specs, device)
         layout = shared_layout(backend, specs, device)
-        demand = _demand(settings, outline.model, layout)
+        draft = load_draft(settings, outline.model.groups, dtype, kv_dtype, device)
+        demand = _demand(settings, outline.model, layout, draft)
         if device.kind == "cpu":  # where all ranks take of the same memory
             memory.check_model(outline.weight_bytes, demand, available=read_memory().available)
         experts = open_experts(for_ranks, outline.experts, device)
@@ -109,9 +112,10 @@ def _load_runner(load: Load, undo: ExitStack) -> Runner:
         limits,
         blocks,
         arena_fd=settings.get("kv_arena_fd"),
+        slot_part=SlotPart(0, demand.block_bytes),
     )
     handshake = Handshake(
-        fingerprint=_identity(fingerprint, dtype, layout),
+        fingerprint=_identity(fingerprint, dtype, layout, draft),
         pid=os.getpid(),
         rank=load.rank,
         blocks=blocks,
@@ -137,8 +141,11 @@ def _load_runner(load: Load, undo: ExitStack) -> Runner:
         max_model_len=demand.max_model_len,
         max_rows=demand.max_num_seqs,
         max_tokens=limits.max_tokens,
+        max_drafts=settings.get("most_drafts", 0),
     )
-    return ModelRunner(handshake, model, attention, shape, experts, settings["grammar_backend"], adapters)
+    beside = SlotPart(demand.block_bytes - (0 if draft is None else draft.block_bytes), demand.block_bytes)
+    proposer = make_proposer(settings, draft, shape, limits, device, model.vocab_size, beside)
+    return ModelRunner(handshake, model, attention, shape, experts, settings["grammar_backend"], adapters, proposer)
 
 
 def _adapter_bank(settings: Mapping[str, Any], dtype: torch.dtype, device: DeviceInfo) -> AdapterBank | None:
@@ -174,7 +181,9 @@ def _dtype(asked: str, device: DeviceInfo) -> str:
     return "float32" if device.kind == "cpu" else "bfloat16"
 
 
-def _demand(settings: Mapping[str, Any], model: Model, layout: KVLayout) -> memory.PoolDemand:
+def _demand(
+    settings: Mapping[str, Any], model: Model, layout: KVLayout, draft: LoadedDraft | None
+) -> memory.PoolDemand:
     """What the pool must hold; without `max_model_len`, an explicit pool decides the longest request."""
     asked = settings["max_model_len"]
     if asked is not None and asked > model.max_model_len:
@@ -188,7 +197,7 @@ def _demand(settings: Mapping[str, Any], model: Model, layout: KVLayout) -> memo
             f"it takes {', '.join(map(str, layout.block_sizes))}"
         )
     demand = memory.PoolDemand(
-        block_bytes=layout.block_bytes * (max(model.layer_slots) + 1),
+        block_bytes=layout.block_bytes * (max(model.layer_slots) + 1) + (0 if draft is None else draft.block_bytes),
         block_size=settings["block_size"],
         groups=len(model.groups),
         max_model_len=asked or model.max_model_len,
@@ -206,7 +215,9 @@ def _available(device: DeviceInfo) -> int:
     return int(free)
 
 
-def _identity(weights: str, dtype: str, layout: KVLayout) -> str:
-    """One word for what a successor must share: weights, arithmetic and the KV layout."""
-    parts = (weights, dtype, layout.dtype, str(layout.shape), str(layout.stride_order))
+def _identity(weights: str, dtype: str, layout: KVLayout, draft: LoadedDraft | None) -> str:
+    """One word for what a successor must share: weights, arithmetic and the KV layout, a draft model's among it."""
+    parts = [weights, dtype, layout.dtype, str(layout.shape), str(layout.stride_order)]
+    if draft is not None:
+        parts += [draft.fingerprint, draft.layout.dtype, str(draft.layout.shape), str(draft.layout.stride_order)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import field
+
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.errors import Failure
-from asyncpage.messages.values import FinishReason, Int32, Logprobs, PromptLogprobs, RequestId
+from asyncpage.messages.values import EMPTY, FinishReason, Int32, Logprobs, PromptLogprobs, RequestId
 from asyncpage.records import record
 
 
@@ -41,7 +43,8 @@ class Started:
 class StepTokens:
     """Accepted tokens of one step, in columns, and the requests that are over after them.
 
-    `requests`: one a row; `counts` [R]; `tokens` [sum counts]; `logprobs` aligned with `tokens` or None.
+    `requests`: one a row; `counts` [R]; `tokens` [sum counts]; `logprobs` aligned with `tokens` or None. `drafted` [R]:
+    drafts that each row tried, of which all but one of its `counts` stood; empty when none did.
     """
 
     requests: tuple[RequestId, ...]
@@ -51,3 +54,4 @@ class StepTokens:
     prompt_logprobs: tuple[tuple[RequestId, PromptLogprobs], ...] = ()
     started: tuple[Started, ...] = ()
     ends: tuple[End, ...] = ()
+    drafted: Int32 = field(default_factory=lambda: EMPTY)

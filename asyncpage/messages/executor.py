@@ -54,9 +54,10 @@ class Step:
     """One step's work, as differences to the executor's own state.
 
     Applied in this order: `removed` rows, `added` rows, `blocks`, `saves`, `loads`, `copies`; then each of `rows`
-    computes its next `counts` tokens and, when it has caught up with what it knows, samples. A step may have no rows.
+    computes its next `counts` tokens and, when it has caught up with what it knows, samples. What its count has beyond
+    what it knows is how many drafts the executor may try. A step may have no rows.
     `saves`: [S, 2] block, host slot; `copies`: [C, 3] source, destination, tokens (the first slots of the block);
-    `loads`: [L, 2] host slot, block. `drafts`: [D, 2] row, token.
+    `loads`: [L, 2] host slot, block.
     A greater `epoch` than the executor's means: start with no rows.
     """
 
@@ -70,7 +71,6 @@ class Step:
     copies: Int32 = field(default_factory=lambda: EMPTY_TRIPLES)
     saves: Int32 = field(default_factory=lambda: EMPTY_PAIRS)
     loads: Int32 = field(default_factory=lambda: EMPTY_PAIRS)
-    drafts: Int32 = field(default_factory=lambda: EMPTY_PAIRS)
 
 
 @record(frozen=True, slots=True)

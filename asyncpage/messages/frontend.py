@@ -42,6 +42,7 @@ class Encoded:
 class Finish:
     """The one terminal outcome. `stop_reason`: the stop string or token id that matched.
 
+    `accepted_drafts`: its tokens that had been guessed ahead; `rejected_drafts`: guesses that are none of them.
     `embedding`: float32 little-endian, of a prompt that was to be pooled; it comes with the end, so neither is there
     without the other.
     """
@@ -54,6 +55,8 @@ class Finish:
     stop_reason: str | int | None = None
     failure: Failure | None = None
     embedding: bytes = b""
+    accepted_drafts: int = 0
+    rejected_drafts: int = 0
 
 
 @record(frozen=True, slots=True, eq=False)

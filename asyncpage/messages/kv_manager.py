@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 
 from asyncpage.messages.archive import BlockLabel
-from asyncpage.messages.values import EMPTY_PAIRS, Int32, Prefix, RequestId
+from asyncpage.messages.values import EMPTY, EMPTY_PAIRS, Int32, Prefix, RequestId
 from asyncpage.records import record
 
 
@@ -46,6 +46,8 @@ class Reserve:
     this number is back. `filled` [F, 2]: row and index of blocks that hold computed, accepted tokens only from now on,
     a row's in order; `filled_tokens` [F, block_size]. `free_rows`: rows for the admitted, in the order to use them.
     `equal_steps`: how many steps, this one included, could be alike, a token for each row that wants one.
+    `drafts` [rows]: how many of `wants` are drafts, which nobody makes room for; empty when none are. `most_behind`:
+    tokens that a row may turn out to be behind `computed` when the steps in flight are back.
     """
 
     number: int
@@ -62,6 +64,8 @@ class Reserve:
     filled: Int32 = field(default_factory=lambda: EMPTY_PAIRS)
     filled_tokens: Int32 = field(default_factory=lambda: EMPTY_PAIRS)
     equal_steps: int = 1
+    drafts: Int32 = field(default_factory=lambda: EMPTY)
+    most_behind: int = 0
 
 
 @record(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import field
 
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.messages.tokenizer import RequestOptions
-from asyncpage.messages.values import EMPTY_PAIRS, Int32, Logprobs, PromptLogprobs, RequestId
+from asyncpage.messages.values import EMPTY, EMPTY_PAIRS, Int32, Logprobs, PromptLogprobs, RequestId
 from asyncpage.records import record
 
 
@@ -84,7 +84,9 @@ class Pooled:
 class StepDone:
     """The executor finished a step.
 
-    `rows` [R]: rows that sampled; `counts` [R]: tokens each accepted (1, more with drafts); `tokens`: [sum counts].
+    `rows` [R]: rows that sampled; `counts` [R]: tokens each got (1, and one more for each draft that stood); `tokens`:
+    [sum counts]; `drafted` [R]: drafts that each tried, empty when none did; `draft_us`: what making them took of
+    `elapsed_us`.
     `logprobs`: aligned with `tokens`, None when no row asked. `failed`: rows that failed alone, with the reason.
     `pooled`: rows that were to be pooled, in the step that computed their last token. `late`: rows that were to sample
     and could not yet: the last token that they computed counts as not computed, and the next step brings it again.
@@ -101,6 +103,8 @@ class StepDone:
     elapsed_us: int = 0
     pooled: tuple[Pooled, ...] = ()
     late: tuple[int, ...] = ()
+    drafted: Int32 = field(default_factory=lambda: EMPTY)
+    draft_us: int = 0
 
 
 @record(frozen=True, slots=True)

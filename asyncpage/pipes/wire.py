@@ -5,8 +5,8 @@ A link's two ends each have an `Encoder` for what they send and a `Decoder` for 
 step of steady decode is 64 bytes whatever the batch. Everything rarer is a checked msgpack record. Numbers are in the
 machine's byte order: both ends share a machine.
 
-Layout of both: header; columns in the order of the fields (`StepDone`: rows, counts, tokens, then with logprobs
-token_logprobs, ranks, top_ids, top_logprobs); what is left is the record of the fields that are no columns.
+Layout of both: header; columns in the order of the fields (`StepDone`: rows, counts, tokens, drafted, then with
+logprobs token_logprobs, ranks, top_ids, top_logprobs); what is left is the record of the fields that are no columns.
 
 INVARIANT: `Decoder.decode(b"".join(Encoder.encode(m)))` equals m for every sequence of messages; for any other bytes it
 raises `ProtocolError`, having allocated no more than a small multiple of their length.
@@ -64,8 +64,10 @@ _KINDS: dict[type, int] = {
 _CLASSES: dict[int, type] = {kind: cls for cls, kind in _KINDS.items()}
 
 _KIND = struct.Struct("=I")
-_STEP = struct.Struct("=IIqqIIIIIII")  # kind, flags, number, epoch, rows, removed, blocks, copies, saves, loads, drafts
-_DONE = struct.Struct("=IIqqqIII")  # kind, flags, number, epoch, elapsed_us, rows, tokens, top logprobs
+_STEP = struct.Struct("=IIqqIIIIII")  # kind, flags, number, epoch, rows, removed, blocks, copies, saves, loads
+_DONE = struct.Struct(
+    "=IIqqqqIIII"
+)  # kind, flags, number, epoch, elapsed_us, draft_us, rows, tokens, drafted, top logprobs
 
 _SAME_ROWS = 1  # rows and counts are those of the last message that had any
 _HAS_LOGPROBS = 2
@@ -126,7 +128,7 @@ class Encoder:
 
     def _step(self, step: Step) -> list[bytes]:
         n_rows, n_removed, n_blocks = len(step.rows), len(step.removed), len(step.blocks)
-        n_copies, n_saves, n_loads, n_drafts = len(step.copies), len(step.saves), len(step.loads), len(step.drafts)
+        n_copies, n_saves, n_loads = len(step.copies), len(step.saves), len(step.loads)
         flags, columns = self._rows_and_counts(step)
         if n_removed:
             columns.append(_column("removed", step.removed))
@@ -138,29 +140,31 @@ class Encoder:
             columns.append(_column("saves", step.saves, 2))
         if n_loads:
             columns.append(_column("loads", step.loads, 2))
-        if n_drafts:
-            columns.append(_column("drafts", step.drafts, 2))
         if step.added:
             flags |= _HAS_RECORD
             columns.append(pack(_StepRecord(step.added)))
         header = _STEP.pack(
-            _STEP_KIND, flags, step.number, step.epoch,
-            n_rows, n_removed, n_blocks, n_copies, n_saves, n_loads, n_drafts,
+            _STEP_KIND, flags, step.number, step.epoch, n_rows, n_removed, n_blocks, n_copies, n_saves, n_loads
         )  # fmt: skip
         return [header, *columns]
 
     def _done(self, done: StepDone) -> list[bytes]:
-        n_rows, n_tokens, width = len(done.rows), len(done.tokens), 0
+        n_rows, n_tokens, n_drafted, width = len(done.rows), len(done.tokens), len(done.drafted), 0
         flags, columns = self._rows_and_counts(done)
         if n_tokens:
             columns.append(_column("tokens", done.tokens))
+        if n_drafted:
+            columns.append(_column("drafted", done.drafted))
         if done.logprobs is not None:
             flags |= _HAS_LOGPROBS
             width = _logprob_columns(done.logprobs, n_tokens, columns)
         if done.prompt_logprobs or done.failed or done.pooled or done.late:
             flags |= _HAS_RECORD
             columns.append(pack(_DoneRecord(done.prompt_logprobs, done.failed, done.pooled, done.late)))
-        header = _DONE.pack(_DONE_KIND, flags, done.number, done.epoch, done.elapsed_us, n_rows, n_tokens, width)
+        header = _DONE.pack(
+            _DONE_KIND, flags, done.number, done.epoch, done.elapsed_us, done.draft_us,
+            n_rows, n_tokens, n_drafted, width,
+        )  # fmt: skip
         return [header, *columns]
 
     def _rows_and_counts(self, message: Step | StepDone) -> tuple[int, list[bytes]]:
@@ -199,9 +203,9 @@ class Decoder:
 
     def _step(self, payload: bytes) -> Step:
         header = _header(_STEP, payload, _SAME_ROWS | _HAS_RECORD)
-        _, flags, number, epoch, n_rows, n_removed, n_blocks, n_copies, n_saves, n_loads, n_drafts = header
+        _, flags, number, epoch, n_rows, n_removed, n_blocks, n_copies, n_saves, n_loads = header
         n_pairs = 0 if flags & _SAME_ROWS else n_rows
-        sizes = (n_pairs, n_pairs, n_removed, n_blocks * 4, n_copies * 3, n_saves * 2, n_loads * 2, n_drafts * 2)
+        sizes = (n_pairs, n_pairs, n_removed, n_blocks * 4, n_copies * 3, n_saves * 2, n_loads * 2)
         columns, rest = _cut(payload, _STEP.size, sizes)
         rows, counts = self._rows_and_counts(flags, n_rows, columns)
         return Step(
@@ -215,14 +219,13 @@ class Decoder:
             columns[4].reshape(-1, 3) if n_copies else EMPTY_TRIPLES,
             columns[5].reshape(-1, 2) if n_saves else EMPTY_PAIRS,
             columns[6].reshape(-1, 2) if n_loads else EMPTY_PAIRS,
-            columns[7].reshape(-1, 2) if n_drafts else EMPTY_PAIRS,
         )
 
     def _done(self, payload: bytes) -> StepDone:
         header = _header(_DONE, payload, _SAME_ROWS | _HAS_LOGPROBS | _HAS_RECORD)
-        _, flags, number, epoch, elapsed_us, n_rows, n_tokens, width = header
+        _, flags, number, epoch, elapsed_us, draft_us, n_rows, n_tokens, n_drafted, width = header
         n_pairs = 0 if flags & _SAME_ROWS else n_rows
-        sizes = [n_pairs, n_pairs, n_tokens]
+        sizes = [n_pairs, n_pairs, n_tokens, n_drafted]
         if flags & _HAS_LOGPROBS:
             sizes += (n_tokens, n_tokens, n_tokens * width, n_tokens * width)
         columns, rest = _cut(payload, _DONE.size, sizes)
@@ -230,10 +233,10 @@ class Decoder:
         logprobs = None
         if flags & _HAS_LOGPROBS:
             logprobs = Logprobs(
-                columns[3].view(_FLOAT32),
-                columns[4],
-                columns[5].reshape(n_tokens, width),
-                columns[6].view(_FLOAT32).reshape(n_tokens, width),
+                columns[4].view(_FLOAT32),
+                columns[5],
+                columns[6].reshape(n_tokens, width),
+                columns[7].view(_FLOAT32).reshape(n_tokens, width),
             )
         if flags & _HAS_RECORD:
             record = unpack(_DoneRecord, rest)
@@ -252,6 +255,8 @@ class Decoder:
             elapsed_us,
             record.pooled,
             record.late,
+            columns[3],
+            draft_us,
         )
 
     def _rows_and_counts(self, flags: int, size: int, columns: list[Int32]) -> tuple[Int32, Int32]:

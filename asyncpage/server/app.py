@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
-from asyncpage.config import ServerConfig
 from asyncpage.server.anthropic.routes import count_tokens, messages
 from asyncpage.server.api_key import ApiKeys
 from asyncpage.server.cache_routes import kv_events, reset_prefix_cache, why
 from asyncpage.server.chart.index_comparison import read_index_comparison
 from asyncpage.server.chart.routes import chart_events, look_at_block
+from asyncpage.server.config import ServerConfig
 from asyncpage.server.context import CONTEXT, Context
 from asyncpage.server.engine_port import Engine
 from asyncpage.server.envelope import Gate, envelope

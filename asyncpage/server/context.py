@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from asyncpage.config import ServerConfig
 from asyncpage.errors import Failure, request_error
+from asyncpage.server.config import ServerConfig
 from asyncpage.server.engine_port import Engine
 from asyncpage.server.exchange import Exchange
 from asyncpage.server.failure import not_ready

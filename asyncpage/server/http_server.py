@@ -17,9 +17,9 @@ from collections.abc import Callable
 import structlog
 from aiohttp import web
 
-from asyncpage.config import ServerConfig
 from asyncpage.errors import ActorDied, Failure, UsageError
 from asyncpage.server.app import create_app
+from asyncpage.server.config import ServerConfig
 from asyncpage.server.connection import Runner
 from asyncpage.server.context import CONTEXT
 from asyncpage.server.engine_port import Engine

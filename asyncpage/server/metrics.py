@@ -41,6 +41,8 @@ _COUNTERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("num_preemptions", "Requests put back to waiting for want of blocks", ("preemptions",)),
     ("recomputed_tokens", "Tokens computed again after a preemption", ("recomputed_tokens",)),
     ("prefix_shared_in_flight", "Requests that waited for blocks another was computing", ("parked",)),
+    ("spec_decode_num_draft_tokens", "Tokens guessed ahead by speculation", ("draft_tokens",)),
+    ("spec_decode_num_accepted_tokens", "Of these, those that were right", ("accepted_draft_tokens",)),
     ("executor_restarts", "Executors lost and replaced", ("executor_losses",)),
 )
 

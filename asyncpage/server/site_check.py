@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from asyncpage.config import ServerConfig
 from asyncpage.errors import RequestError
+from asyncpage.server.config import ServerConfig
 
 _LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import ssl
 
-from asyncpage.config import ServerConfig
 from asyncpage.errors import UsageError
+from asyncpage.server.config import ServerConfig
 
 
 def load_tls(config: ServerConfig) -> ssl.SSLContext | None:

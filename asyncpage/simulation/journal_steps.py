@@ -76,6 +76,11 @@ def journal_steps(
     """
     try:
         reader = JournalReader(path)
+        if reader.head.config.speculation != "off":
+            raise UsageError(
+                f"--fit {path}: it was recorded with --speculation {reader.head.config.speculation}, and what drafts "
+                "take is in no latency model; record one without"
+            )
         film = _Film(reading_dialect(reader.head), reader.head.config.max_num_seqs)
         for place, record in enumerate(reader.records()):
             film.show(record)

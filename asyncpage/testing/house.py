@@ -11,6 +11,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from asyncpage.actors.base import Actor
 from asyncpage.actors.kv_manager import KvManager
@@ -42,7 +43,7 @@ from asyncpage.messages import (
 )
 from asyncpage.testing.clock import FakeClock
 from asyncpage.testing.toy_archive import ToyArchive, ToyArena, ToyFiles
-from asyncpage.testing.toy_runner import ToyRunner
+from asyncpage.testing.toy_runner import Guess, ToyRunner
 
 
 class Inbox:
@@ -119,19 +120,20 @@ class ToyHouse:
         adapter_slots: int = 0,
         files: ToyFiles | None = None,
         is_late: Callable[[int, int], bool] = lambda number, row: False,
+        most_drafts: int = 0,
+        guess: Guess | None = None,
     ) -> None:
         """`slots`: of the host tier, 0 for none; `files`: the tier below it, which may have served another house.
 
-        `is_late`: as `ToyRunner` has it.
+        `is_late`, `guess`: as `ToyRunner` has them.
         """
         self.handshake = handshake
         self.clock = FakeClock()
         self.outcomes = Outcomes()
         self.steps: list[Step] = []
-        self._poison = poison
         self._arena = ToyArena(slots, handshake.block_size) if slots else None
-        self._is_late = is_late
-        self._runner = ToyRunner(handshake, poison=poison, arena=self._arena, is_late=is_late)
+        self._new_runner = partial(ToyRunner, handshake, poison=poison, arena=self._arena, is_late=is_late, guess=guess)
+        self._runner = self._new_runner()
         self._lessons = Lessons()
         self._broken_epoch = 0  # steps of this epoch and before are dropped, as the executor's ends do
         self._last_epoch = 0
@@ -160,6 +162,7 @@ class ToyHouse:
             policy=policy,
             victims=victims,
             fairness_bound=fairness_bound,
+            most_drafts=most_drafts,
             vocab_size=handshake.vocab_size,
             eos_ids=eos_ids,
             seed=0,
@@ -212,7 +215,7 @@ class ToyHouse:
         sent = [step.epoch for step in self.boxes["executor"].messages if isinstance(step, Step)]
         self._broken_epoch = max(self._broken_epoch, self._last_epoch, *sent)
         self.boxes["executor"].messages.clear()
-        self._runner = ToyRunner(self.handshake, poison=self._poison, arena=self._arena, is_late=self._is_late)
+        self._runner = self._new_runner()
         self._lessons.restart()
         self.boxes["scheduler"].send(ExecutorLost(epoch=1, reason="killed by the test"))
 

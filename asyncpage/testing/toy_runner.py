@@ -31,6 +31,9 @@ from asyncpage.messages import (
 )
 from asyncpage.testing.toy_archive import ToyArena
 
+Guess = Callable[[int, int, Sequence[int], int], Sequence[int]]
+"""Drafts of a step's row that knows these tokens, at most so many."""
+
 _MASK = (1 << 64) - 1
 _START = 0x9E3779B97F4A7C15
 
@@ -109,6 +112,7 @@ class _Row:
     pooling: Pooling | None
     seen: list[int]
     start: int
+    ends: tuple[int, ...]
 
 
 class ToyRunner:
@@ -121,12 +125,17 @@ class ToyRunner:
         poison: int | None = None,
         arena: ToyArena | None = None,
         is_late: Callable[[int, int], bool] = lambda number, row: False,
+        guess: Guess | None = None,
     ) -> None:
-        """`poison`: a token whose computation raises. `is_late`: whether in this step this row cannot sample yet."""
+        """`poison`: a token whose computation raises. `is_late`: whether in this step this row cannot sample yet.
+
+        `guess`: makes drafts; without it none may be asked for.
+        """
         self.handshake = handshake
         self._arena = arena
         self._poison = poison
         self._is_late = is_late
+        self._guess = guess
         self._epoch = 0
         self._rows: dict[int, _Row] = {}
         self._grammars: set[bytes] = set()
@@ -151,39 +160,65 @@ class ToyRunner:
             self._digests[destination, :slots] = self._digests[source, :slots]
             self._tokens[destination, :slots] = self._tokens[source, :slots]
         plans = list(zip(step.rows.tolist(), step.counts.tolist(), strict=True))
-        for row, count in plans:
-            held = self._rows[row]
-            if held.computed + count > len(held.tokens):
-                raise ProtocolError(f"row {row} knows {len(held.tokens)} tokens, asked for {held.computed + count}")
-            if self._poison in held.tokens[held.computed : held.computed + count]:
-                raise RuntimeError(f"token {self._poison} cannot be computed")
-        rows, tokens, late = [], [], []
+        drafts = {row: self._draft(step.number, row, count) for row, count in plans}
+        rows, counts, tokens, late = [], [], [], []
         pooled: list[Pooled] = []
         for row, count in plans:
             held = self._rows[row]
-            for position in range(held.computed, held.computed + count):
+            known, end = len(held.tokens), min(held.computed + count, len(held.tokens))
+            held.tokens.extend(drafts[row])  # behind what it knows, as if they were its tokens
+            for position in range(held.computed, end + len(drafts[row])):
                 self._write(held, position)
                 if held.pooling is not None:
                     held.seen.append(int(self._digests[self._slot(held, 0, position)]))
-            held.computed += count
-            if held.computed == len(held.tokens) and held.pooling is not None:
+            del held.tokens[known:]
+            held.computed = end
+            if end < known:
+                continue
+            if held.pooling is not None:
                 pooled.append(Pooled(row, self._pool(held, held.pooling)))
-            elif held.computed == len(held.tokens) and self._is_late(step.number, row):
+            elif self._is_late(step.number, row):
                 held.computed -= 1
                 late.append(row)
-            elif held.computed == len(held.tokens):
-                held.tokens.append(self._sample(held))
+            else:
+                got = self._verify(held, drafts[row])
                 rows.append(row)
-                tokens.append(held.tokens[-1])
+                counts.append(len(got))
+                tokens += got
+        drafted = [len(drafts[row]) for row in rows]
         return StepDone(
             number=step.number,
             epoch=step.epoch,
             rows=np.array(rows, dtype=np.int32),
-            counts=np.ones(len(rows), dtype=np.int32),
+            counts=np.array(counts, dtype=np.int32),
             tokens=np.array(tokens, dtype=np.int32),
             pooled=tuple(pooled),
             late=tuple(late),
+            drafted=np.array(drafted if any(drafted) else (), dtype=np.int32),
         )
+
+    def _draft(self, number: int, row: int, count: int) -> Sequence[int]:
+        """What the row tries in this step. Errors: as `execute`."""
+        held = self._rows[row]
+        asked = held.computed + count - len(held.tokens)
+        if asked > 0 and self._guess is None:
+            raise ProtocolError(f"row {row} knows {len(held.tokens)} tokens, asked for {held.computed + count}")
+        drafts = self._guess(number, row, held.tokens, asked) if asked > 0 and self._guess is not None else ()
+        assert len(drafts) <= max(0, asked)
+        if self._poison in (*held.tokens[held.computed : held.computed + count], *drafts):
+            raise RuntimeError(f"token {self._poison} cannot be computed")
+        return drafts
+
+    def _verify(self, held: _Row, drafts: Sequence[int]) -> list[int]:
+        """The row's next token, and those behind it while drafts stand."""
+        got: list[int] = []
+        for draft in (*drafts, -1):
+            got.append(self._sample(held))
+            held.tokens.append(got[-1])
+            if got[-1] != draft or draft in held.ends:
+                break
+            held.computed += 1  # its digest is in place already
+        return got
 
     def learn(self, lesson: Lesson) -> None:
         """Rows may name this grammar or slot from now on, and grammars that are forgotten no more."""
@@ -220,7 +255,9 @@ class ToyRunner:
         if adapter is None:
             raise ProtocolError(f"row {new.row} runs with adapter slot {new.adapter_slot}, of which nothing was told")
         start = _start_of(adapter)
-        self._rows[new.row] = _Row(array("i", new.tokens), new.computed, tables, new.pooling, [], start)
+        self._rows[new.row] = _Row(
+            array("i", new.tokens), new.computed, tables, new.pooling, [], start, new.end_token_ids
+        )
 
     def _slot(self, row: _Row, group: int, position: int) -> tuple[int, int]:
         index, offset = divmod(position, self.handshake.block_size)

@@ -191,6 +191,25 @@ def test_a_stop_string_ends_the_answer_and_tells_the_scheduler() -> None:
     assert bench.step({ONE: [*b"late"]}) is None
 
 
+def test_drafts_that_stood_count_as_far_as_their_tokens_do() -> None:
+    bench = Bench()
+    bench.expect(ONE, stop=("STOP",))
+    bench.expect(TWO)
+
+    def drafted(*numbers: int) -> np.ndarray:
+        return np.array(numbers, dtype=np.int32)
+
+    bench.step({ONE: [*b"ab"], TWO: [*b"x"]}, drafted=drafted(3, 0))
+    bench.step({ONE: [*b"c"], TWO: [*b"y"]})
+    texts = bench.said({ONE: [*b"STOPxx"], TWO: [*b"zz"]}, drafted=drafted(7, 1), ends=(End(TWO, "length"),))
+    one, two = texts.finishes
+    # Of a, b one had been guessed, of S, T, O, P three; two of those guesses fell, and two were right for nothing.
+    assert (one.completion_tokens, one.accepted_drafts, one.rejected_drafts) == (7, 1 + 3, 2 + 4)
+    assert (two.completion_tokens, two.accepted_drafts, two.rejected_drafts) == (4, 1, 0)
+    bench.expect(TWO)
+    assert bench.step({ONE: [*b"late"], TWO: [*b"on"]}, drafted=drafted(3, 1)) is not None
+
+
 def test_a_stop_string_in_the_last_step_needs_no_word_to_the_scheduler() -> None:
     bench = Bench()
     bench.expect(ONE, stop=("b",), include_stop_str_in_output=True)

@@ -6,6 +6,7 @@ Expected tokens come from the toy's closed form over the tokens alone.
 from array import array
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -46,6 +47,14 @@ def expected(prompt: Sequence[int], count: int, windows: Sequence[int] = (0,), e
     return toy_tokens(prompt, count, VOCAB, windows=windows, end=end)
 
 
+def guess(number: int, row: int, known: Sequence[int], most: int, windows: Sequence[int] = (0,)) -> list[int]:
+    """Drafts good, bad, half good, fewer than asked for, or none, by turns."""
+    right = toy_tokens(known, most, VOCAB, windows=windows)
+    wrong = [(token + 1) % VOCAB for token in right]
+    middle = most // 2
+    return [right, [*right[:middle], *wrong[middle:]], wrong, right[: middle + 1], []][(2 * number + row) % 5]
+
+
 def check_ledger(house: ToyHouse) -> None:
     ledger = house.kv_manager.ledger()
     assert ledger.blank + ledger.cached + ledger.referenced == ledger.total
@@ -71,6 +80,78 @@ def test_a_row_that_cannot_sample_yet_computes_its_last_token_again_and_holds_no
         prompt = range(10 * request, 10 * request + 5)
         assert house.outcomes.tokens[RequestId(request)] == expected(prompt, 12)
     check_idle(house)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize(
+    "groups", [(LayerGroup("full", 0, 1),), (LayerGroup("full", 0, 1), LayerGroup("window", 6, 1))]
+)
+def test_drafts_bring_the_same_tokens_in_fewer_steps(depth: int, groups: tuple[LayerGroup, ...]) -> None:
+    windows = [group.window for group in groups]
+    counted = []
+    for most_drafts in (0, 5):
+        house = ToyHouse(
+            toy_handshake(blocks=100, groups=groups),
+            depth=depth,
+            most_drafts=most_drafts,
+            guess=partial(guess, windows=windows),
+        )
+        for request in range(1, 4):
+            house.admit(request, range(10 * request, 10 * request + 5), tokens(30 + request))
+        house.run()
+        for request in range(1, 4):
+            prompt = range(10 * request, 10 * request + 5)
+            assert house.outcomes.tokens[RequestId(request)] == expected(prompt, 30 + request, windows)
+        check_idle(house)
+        counted.append(len(house.steps))
+        stats = house.scheduler.stats()
+        assert 0 <= stats["accepted_draft_tokens"] <= stats["draft_tokens"]
+        assert (stats["accepted_draft_tokens"] > 0) == (most_drafts > 0)
+    assert counted[1] < 0.7 * counted[0]
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_an_end_token_inside_drafts_that_are_right_ends_the_request_there(depth: int) -> None:
+    prompts = [[n, n + 1] for n in range(1, 90) if END in expected([n, n + 1], 40)]
+    assert len(prompts) > 10
+    house = ToyHouse(
+        toy_handshake(blocks=2000),
+        rows=8,
+        depth=depth,
+        eos_ids=(END,),
+        most_drafts=6,
+        guess=lambda number, row, known, most: expected(known, most),
+    )
+    for request, prompt in enumerate(prompts, start=1):
+        house.admit(request, prompt, tokens(40))
+    house.run()
+    for request, prompt in enumerate(prompts, start=1):
+        assert house.outcomes.tokens[RequestId(request)] == expected(prompt, 40, end=END)
+        assert house.outcomes.ends[RequestId(request)].stop_token == END
+    check_idle(house)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_drafts_keep_no_prompt_waiting(depth: int) -> None:
+    house = ToyHouse(
+        toy_handshake(blocks=200),
+        depth=depth,
+        budget_tokens=12,
+        most_drafts=7,
+        guess=lambda number, row, known, most: expected(known, most),
+    )
+    house.admit(1, range(5), tokens(100))
+    house.admit(2, range(20, 25), tokens(100))
+    house.run(until=lambda: len(house.outcomes.tokens.get(RequestId(2), ())) > 10)
+    assert max(int(step.counts.sum()) for step in house.steps) == 12
+    house.admit(3, range(40, 49), tokens(3))
+    before = len(house.steps)
+    house.run(until=lambda: RequestId(3) in house.outcomes.ends)
+    assert len(house.steps) - before < 8
+    assert RequestId(1) not in house.outcomes.ends
+    house.run()
+    for request, prompt, count in ((1, range(5), 100), (2, range(20, 25), 100), (3, range(40, 49), 3)):
+        assert house.outcomes.tokens[RequestId(request)] == expected(prompt, count)
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -453,6 +534,7 @@ EVENTS = st.one_of(
     budget=st.integers(4, 24),
     share=st.sampled_from([0, 3, 8]),
     late=st.sampled_from([0, 0, 2, 5]),
+    most_drafts=st.sampled_from([0, 1, 3, 7]),
 )
 def test_every_request_ends_once_with_its_own_tokens_in_any_order_of_events(
     groups: tuple[LayerGroup, ...],
@@ -463,6 +545,7 @@ def test_every_request_ends_once_with_its_own_tokens_in_any_order_of_events(
     budget: int,
     share: int,
     late: int,
+    most_drafts: int,
 ) -> None:
     handshake = toy_handshake(blocks=blocks * len(groups), groups=groups, max_model_len=56)
     house = ToyHouse(
@@ -473,6 +556,8 @@ def test_every_request_ends_once_with_its_own_tokens_in_any_order_of_events(
         long_prefill_tokens=share,
         index=index,
         is_late=lambda number, row: (5 * number + 3 * row) % 7 < late,
+        most_drafts=most_drafts,
+        guess=partial(guess, windows=[group.window for group in groups]),
     )
     windows = [group.window for group in groups]
     prompts: dict[RequestId, tuple[list[int], int]] = {}

@@ -31,11 +31,7 @@ _SWITCHES = {
     "whole_prompt_admission": "whole-prompt-admission",
 }
 
-FEATURE_FLAGS = {
-    "--speculative-method": "speculation",
-    "--num-speculative-tokens": "speculation",
-    "--draft-model": "speculation",
-}
+FEATURE_FLAGS = {}
 """What a server lacks that does not know such a flag."""
 
 
@@ -61,7 +57,7 @@ def flags_for(config: Mapping[str, Any]) -> list[str]:
     flags: list[str] = []
     for key, value in config.items():
         if key == "spec":
-            flags += ["--speculative-method", value["method"], "--num-speculative-tokens", str(value["k"])]
+            flags += ["--speculation", value["method"], "--num-speculative-tokens", str(value["k"])]
             flags += ["--draft-model", str(value["draft"])] if "draft" in value else []
         elif key == "max_body_mb":
             flags += ["--max-body-bytes", str(value * 1024 * 1024)]

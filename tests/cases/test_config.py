@@ -82,7 +82,7 @@ async def test_settings_that_cannot_work_are_told_before_anything_is_loaded(suit
         alone = await asyncio.to_thread(attempt, arguments[0], arguments[1:])
         _check_told(suite, arguments, words, alone.code, alone.seconds, alone.log)
     optional = {
-        "speculation": ["--speculative-method", "draft", "--num-speculative-tokens", "3", "--draft-model", "absent"],
+        "speculation": ["--speculation", "draft", "--num-speculative-tokens", "3", "--draft-model", "absent"],
     }
     for feature, flags in optional.items():
         alone = await asyncio.to_thread(attempt, tiny.folder, ["--port", "0", *flags])

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 from gguf import GGUFWriter
 
-from asyncpage.config import ServerConfig
 from asyncpage.errors import RequestError
 from asyncpage.messages import ChatPrompt
 from asyncpage.server.app import create_app
+from asyncpage.server.config import ServerConfig
 from asyncpage.server.static_page import PAGE_FILES
 from asyncpage.text.chat_template import load_chat_template
 from tests.cases.client import Client

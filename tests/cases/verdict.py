@@ -13,11 +13,7 @@ from typing import Any
 
 PROPERTY = "case"
 
-MAY_LACK: Mapping[str, tuple[str, ...]] = {
-    "CFG-01": ("speculation",),
-    "SPC-01": ("speculation",),
-    "SPC-03": ("speculation",),
-}
+MAY_LACK: Mapping[str, tuple[str, ...]] = {}
 """Features that a case may find refused. Take a line out when its feature has come: then a refusal is a failure."""
 
 

@@ -12,9 +12,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from asyncpage.cli.preflight import check_address, check_engine
-from asyncpage.config import EngineConfig, ServerConfig
+from asyncpage.config import EngineConfig
 from asyncpage.errors import FormatError, UsageError
 from asyncpage.machine import Memory
+from asyncpage.server.config import ServerConfig
 
 GIB = 1024**3
 PLENTY = Memory(64 * GIB, 64 * GIB, None)

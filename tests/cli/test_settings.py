@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from asyncpage.cli.settings import ROOMS, Settings, declare, declare_model, resolve, settings_of, show
-from asyncpage.config import EngineConfig, ServerConfig
+from asyncpage.config import EngineConfig
 from asyncpage.errors import UsageError
+from asyncpage.server.config import ServerConfig
 
 
 def settle(argv: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Settings:

@@ -314,6 +314,8 @@ def test_started_are_those_that_get_a_row_for_the_first_time_and_recomputed_toke
         "prompt_tokens": 6,
         "cached_tokens": 0,
         "parked": 0,
+        "draft_tokens": 0,
+        "accepted_draft_tokens": 0,
     }
     assert np.frombuffer(again.added[0].tokens, dtype=np.int32).tolist() == [0, 1, 2, 3, 4, 5, 50]
 

@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Sequence as Items
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from asyncpage.core.block_names import chain_names
 from asyncpage.core.policy import Fcfs, VictimPolicy, last_admitted, least_computed, lowest_priority
-from asyncpage.core.returned import Returned, cut_at_ends
+from asyncpage.core.returned import Returned
 from asyncpage.core.running import Running
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.core.sequence import Sequence, sequences
@@ -42,10 +42,11 @@ def start(running: Running, sequence: Sequence, row: int, computed: int = 0) -> 
     return sequence
 
 
-def done(number: int, tokens: dict[int, int | Items[int]], epoch: int = 1) -> StepDone:
-    """Tokens by row; several where drafts were accepted."""
+def done(number: int, tokens: dict[int, int | Items[int]], epoch: int = 1, *, drafted: Items[int] = ()) -> StepDone:
+    """Tokens by row; several where drafts stood, of which each row `drafted` so many."""
     own = [[one] if isinstance(one, int) else list(one) for one in tokens.values()]
-    return StepDone(number, epoch, ints(*tokens), ints(*map(len, own)), ints(*(t for part in own for t in part)))
+    ids = ints(*(t for part in own for t in part))
+    return StepDone(number, epoch, ints(*tokens), ints(*map(len, own)), ids, drafted=ints(*drafted))
 
 
 def logprobs(values: Items[int]) -> Logprobs:
@@ -58,8 +59,8 @@ def batch(victims: VictimPolicy = last_admitted) -> Running:
     return Running(rows=ROWS, block_size=4, max_tokens=60, vocab_size=97, policy=Fcfs(), victims=victims)
 
 
-def launch(running: Running, number: int, counts: dict[int, int], epoch: int = 1) -> None:
-    running.launch(number, epoch, ints(*counts), ints(*counts.values()))
+def launch(running: Running, number: int, counts: dict[int, int], epoch: int = 1, *, has_drafts: bool = False) -> None:
+    running.launch(number, epoch, ints(*counts), ints(*counts.values()), has_drafts=has_drafts)
 
 
 def settle(running: Running, step: StepDone) -> Returned:
@@ -216,22 +217,72 @@ def test_drafts_are_cut_behind_an_end_token_and_at_the_limit_and_their_logprobs_
     running = batch()
     ended, limited, on = start(running, make(1), 0), start(running, make(2, most=2), 1), start(running, make(3), 2)
     gone = start(running, make(4), 3)
-    launch(running, 1, {0: 6, 1: 6, 2: 6, 3: 6})
+    launch(running, 1, {0: 6 + 2, 1: 6 + 2, 2: 6 + 1, 3: 6 + 1}, has_drafts=True)
     running.close(gone)
-    step = done(1, {0: [50, END, 51], 1: [60, 61, 62], 2: [70, 71], 3: [80, 81]})
+    step = done(1, {0: [50, END, 51], 1: [60, 61, 62], 2: [70, 71], 3: [80, 81]}, drafted=[2, 2, 1, 1])
     returned = settle(running, replace(step, logprobs=logprobs(step.tokens.tolist())))
     assert told(returned) == {1: [50, END], 2: [60, 61], 3: [70, 71]}
+    assert returned.drafted.tolist() == [2, 2, 1]
     assert returned.logprobs is not None
     assert returned.logprobs.ranks.tolist() == returned.tokens.tolist()
     assert [(over.sequence, over.stop_token) for over in returned.over] == [(ended, END), (limited, None)]
-    assert running.wants()[0].tolist()[2] == 8 - 6
+    assert running.wants()[0].tolist()[2] == 1
     assert tokens_of(running, on)[6:] == [70, 71]
+    assert tokens_of(running, ended)[6:] == [50, END]
+    assert ended.computed == 7  # the end token was never computed, whatever the executor has
 
 
-def test_the_longest_beginning_up_to_an_end_is_kept() -> None:
-    assert cut_at_ends([5, 6, 7], (6, 7)) == ([5, 6], 6)
-    assert cut_at_ends([5, 6, 7], (8,)) == ([5, 6, 7], None)
-    assert cut_at_ends([], (8,)) == ([], None)
+def test_a_row_whose_drafts_fell_is_as_many_behind_also_in_steps_that_left_since() -> None:
+    running = batch()
+    first, second = start(running, make(1), 0), start(running, make(2), 1)
+    launch(running, 1, {0: 6, 1: 6})
+    launch(running, 2, {0: 1 + 3, 1: 1}, has_drafts=True)
+    launch(running, 3, {0: 1 + 2, 1: 1 + 2}, has_drafts=True)
+    assert running.wants()[0].tolist() == [1, 1, 0, 0]
+    assert [record.most_behind for record in running.in_flight] == [1, 4, 3]
+    settle(running, done(1, {0: 50, 1: 60}))
+    settle(running, done(2, {0: [51, 52], 1: 61}, drafted=[3, 0]))
+    assert running.computed.tolist()[:2] == [6 + 2 + 3, 6 + 1 + 3]
+    settle(running, done(3, {0: [53], 1: [62, 63, 64]}, drafted=[2, 2]))
+    assert running.computed.tolist()[:2] == [9, 10]
+    assert running.wants()[0].tolist() == [1, 1, 0, 0]
+    assert tokens_of(running, first)[6:] == [50, 51, 52, 53]
+    assert tokens_of(running, second)[6:] == [60, 61, 62, 63, 64]
+
+
+def test_a_row_that_tried_fewer_drafts_or_could_not_sample_is_behind_as_if_they_had_fallen() -> None:
+    running = batch()
+    start(running, make(1), 0)
+    start(running, make(2), 1)
+    launch(running, 1, {0: 6, 1: 6})
+    settle(running, done(1, {0: 50, 1: 60}))
+    launch(running, 2, {0: 1 + 3, 1: 1 + 3}, has_drafts=True)
+    settle(running, replace(done(2, {0: [51, 52]}, drafted=[1]), late=(1,)))
+    assert running.computed.tolist()[:2] == [8, 6]
+    assert running.wants()[0].tolist() == [1, 1, 0, 0]
+
+
+def test_no_draft_comes_behind_the_last_token_that_a_row_may_compute_or_beside_a_prompt() -> None:
+    running = batch()
+    start(running, make(1, most=5), 0)
+    start(running, make(2, prompt=9), 1)
+    start(running, make(3, most=1), 2)
+    launch(running, 1, {0: 6, 1: 4, 2: 6})
+    settle(running, done(1, {0: 50, 2: 70}))
+    # Of the eleven tokens that the first may have it computes ten, and knows seven; the third has all it may have.
+    assert running.room_for_drafts(running.wants()[0]).tolist() == [3, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "wrong", [done(1, {0: []}), done(1, {0: [50, 51]}), done(1, {0: [5, 6]}, drafted=[0]), done(1, {0: 5}, drafted=[3])]
+)
+def test_a_step_that_brings_more_or_fewer_tokens_than_it_was_to_try_is_an_error(wrong: StepDone) -> None:
+    for drafts in (0, 2):
+        running = batch()
+        start(running, make(1), 0)
+        launch(running, 1, {0: 6 + drafts}, has_drafts=True)
+        with pytest.raises(ProtocolError, match="more or fewer tokens"):
+            running.settle(wrong)
 
 
 def test_a_row_that_failed_alone_is_told_only_if_it_still_lives() -> None:
@@ -396,15 +447,26 @@ MOVES = st.lists(
             st.just("open"), st.integers(0, ROWS - 1), st.integers(1, 14), st.integers(0, 13), st.integers(1, 40)
         ),
         st.tuples(st.just("close"), st.integers(0, ROWS - 1)),
-        st.tuples(st.just("launch"), st.integers(1, 6)),
-        st.tuples(st.just("launch"), st.just(60)),
-        st.tuples(st.just("settle"), st.booleans()),
-        st.tuples(st.just("settle"), st.just(False)),
+        st.tuples(st.just("launch"), st.integers(1, 6), st.just(0)),
+        st.tuples(st.just("launch"), st.just(60), st.integers(0, 5)),
+        st.tuples(st.just("launch"), st.just(60), st.just(0)),
+        st.tuples(st.just("settle"), st.booleans(), st.integers(0, 5)),
+        st.tuples(st.just("settle"), st.just(False), st.integers(0, 5)),
         st.tuples(st.just("late")),
         st.tuples(st.just("report")),
     ),
     max_size=120,
 )
+
+
+@dataclass
+class Flying:
+    """A step in flight: rows that sample, and of each row the request, its computed tokens after it, and its drafts."""
+
+    number: int
+    samples: set[int]
+    ends: dict[int, tuple[RequestId, int]]
+    drafts: dict[int, int]
 
 
 class History:
@@ -421,7 +483,7 @@ class History:
         self.first: dict[RequestId, int] = {}  # the first block to report
         self.reported: dict[RequestId, list[list[int]]] = {}
         self.computed: dict[RequestId, int] = {}  # by steps that are back
-        self.flying: list[tuple[int, dict[int, tuple[RequestId, int]], dict[int, tuple[RequestId, int]]]] = []
+        self.flying: list[Flying] = []
         self.number = 0
         self.alike = 0  # further steps like the last one that may leave
 
@@ -441,60 +503,81 @@ class History:
         assert sequence.computed == self.computed[sequence.request]
         self.alike = 0
 
-    def launch(self, most: int) -> None:
+    def launch(self, most: int, drafts: int = 0) -> None:
         self.number += 1
         known = {row: len(self.tokens[one.request]) for row, one in self.living.items()}
         begun = {row: self.computed[one.request] for row, one in self.living.items()}
-        for _, sampled, ends in self.flying:
-            for row, (request, end) in ends.items():
+        for step in self.flying:
+            for row, (request, end) in step.ends.items():
                 if row in self.living and self.living[row].request == request:
-                    known[row], begun[row] = known[row] + (row in sampled), end
+                    known[row] += (1 + step.drafts[row]) if row in step.samples else 0
+                    begun[row] = end
         wants = {row: min(known[row], one.limit - 1) - begun[row] for row, one in self.living.items()}
+        asked = {row: min(want, most) for row, want in sorted(wants.items()) if want}
+        tried = dict.fromkeys(asked, 0)
         if self.alike:
             self.alike -= 1
             rows, counts = self.running.launch_again(self.number, 1)
         else:
             column, total = self.running.wants(most)
+            rooms = self.running.room_for_drafts(column)
+            for row, want in asked.items():
+                most_drafts = self.living[row].limit - 1 - known[row] if want == known[row] - begun[row] == 1 else 0
+                assert rooms[row] == most_drafts
+                tried[row] = min(drafts, most_drafts)
+                column = column.copy()
+                column[row] += tried[row]
             rows = np.flatnonzero(column).astype(np.int32)
             counts = column[rows]
-            self.alike = self.running.equal_steps(column, total) - 1
-            self.running.launch(self.number, 1, rows, counts, is_first_of_many=self.alike > 0)
-        asked = dict(zip(rows.tolist(), counts.tolist(), strict=True))
-        assert asked == {row: min(want, most) for row, want in sorted(wants.items()) if want}
-        ends = {row: (self.living[row].request, begun[row] + count) for row, count in asked.items()}
-        sampled = {
-            row: (request, 10 + self.number * ROWS % 80 + row)
-            for row, (request, end) in ends.items()
-            if end == known[row]
-        }
-        self.flying.append((self.number, sampled, ends))
+            self.alike = 0 if any(tried.values()) else self.running.equal_steps(column, total) - 1
+            self.running.launch(
+                self.number, 1, rows, counts, is_first_of_many=self.alike > 0, has_drafts=any(tried.values())
+            )
+        assert dict(zip(rows.tolist(), counts.tolist(), strict=True)) == {row: asked[row] + tried[row] for row in asked}
+        self.flying.append(
+            Flying(
+                number=self.number,
+                samples={row for row, count in asked.items() if begun[row] + count == known[row]},
+                ends={row: (self.living[row].request, begun[row] + asked[row] + tried[row]) for row in asked},
+                drafts=tried,
+            )
+        )
 
-    def settle(self, *, ends_one: bool, is_one_late: bool = False) -> None:
-        number, sampled, ends = self.flying.pop(0)
-        late: tuple[int, ...] = ()
-        if is_one_late and sampled:
-            row = min(sampled)
-            late, (request, _) = (row,), sampled.pop(row)
-            for step in (ends, *(ends for _, _, ends in self.flying)):
-                if step.get(row, (None, 0))[0] == request:
-                    step[row] = request, step[row][1] - 1
-            self.alike = 0
+    def settle(self, *, ends_one: bool, stand: int = 0, is_one_late: bool = False) -> None:
+        """Of each row's drafts as many stand as `stand` says; an end comes in the middle of them."""
+        flown = self.flying.pop(0)
+        late = {min(flown.samples)} if is_one_late and flown.samples else set()
+        sampled = {
+            row: [10 + (flown.number * ROWS + row + 7 * at) % 80 for at in range(1 + min(stand, flown.drafts[row]))]
+            for row in sorted(flown.samples - late)
+        }
         if ends_one and sampled:
-            row = max(sampled)
-            sampled[row] = (sampled[row][0], END)
-        step = done(number, {row: token for row, (_, token) in sampled.items()})
-        returned = settle(self.running, replace(step, late=late))
+            tokens = sampled[max(sampled)]
+            tokens[len(tokens) // 2] = END
+        drafted = [flown.drafts[row] for row in sampled]
+        step = done(flown.number, dict(sampled), drafted=drafted if any(drafted) else ())
+        returned = settle(self.running, replace(step, late=tuple(late)))
         here = {row: one.request for row, one in self.living.items()}
-        alive = {row: one for row, one in sampled.items() if here.get(row) == one[0]}
-        assert told(returned) == {request: [token] for request, token in alive.values()}
-        for row, (request, end) in ends.items():
+        alive = {row: tokens for row, tokens in sampled.items() if here.get(row) == flown.ends[row][0]}
+        alive = {row: tokens[: tokens.index(END) + 1] if END in tokens else tokens for row, tokens in alive.items()}
+        assert told(returned) == {here[row]: tokens for row, tokens in alive.items()}
+        for row in flown.samples:
+            behind = 1 + flown.drafts[row] - len(alive.get(row, () if row in late else [0] * (1 + flown.drafts[row])))
+            request = flown.ends[row][0]
+            for other in (flown, *self.flying):
+                if other.ends.get(row, (None, 0))[0] == request:
+                    other.ends[row] = request, other.ends[row][1] - behind
+            if behind:
+                self.alike = 0
+        for row, (request, end) in flown.ends.items():
             if here.get(row) == request:
                 self.computed[request] = end
         over = set()
-        for row, (request, token) in alive.items():
-            self.tokens[request].append(token)
-            if token == END or len(self.tokens[request]) == self.living[row].limit:
-                over.add((row, END if token == END else None))
+        for row, tokens in alive.items():
+            request = here[row]
+            self.tokens[request] += tokens
+            if tokens[-1] == END or len(self.tokens[request]) == self.living[row].limit:
+                over.add((row, END if tokens[-1] == END else None))
         assert {(one.sequence.row, one.stop_token) for one in returned.over} == over
         for row, _ in over:
             self.close(row)
@@ -522,10 +605,10 @@ def test_any_history_brings_each_sequence_its_own_tokens_and_each_full_block_onc
                 history.open(row, make(request, prompt=prompt, most=most), prompt, min(computed, prompt - 1))
             case ("close", int(row)) if row in history.living:
                 history.close(row)
-            case ("launch", int(most)) if len(history.flying) < 2:
-                history.launch(most)
-            case ("settle", bool(ends_one)) if history.flying:
-                history.settle(ends_one=ends_one)
+            case ("launch", int(most), int(drafts)) if len(history.flying) < 2:
+                history.launch(most, drafts)
+            case ("settle", bool(ends_one), int(stand)) if history.flying:
+                history.settle(ends_one=ends_one, stand=stand)
             case ("late",) if history.flying:
                 history.settle(ends_one=False, is_one_late=True)
             case ("report",):
@@ -555,7 +638,7 @@ def test_one_token_of_a_prompt_is_not_a_step_that_others_could_follow() -> None:
     assert running.equal_steps(*running.wants(1)) == 1
 
 
-def test_no_step_like_the_last_follows_one_that_brought_several_tokens_or_a_row_that_came_or_went() -> None:
+def test_no_step_like_the_last_follows_one_that_brought_less_than_planned_or_a_row_that_came_or_went() -> None:
     def decoding() -> Running:
         running = batch()
         start(running, make(1), 0)
@@ -566,9 +649,8 @@ def test_no_step_like_the_last_follows_one_that_brought_several_tokens_or_a_row_
         return running
 
     running = decoding()
-    settle(running, done(2, {0: [51, 52]}))
+    settle(running, replace(done(2, {}), late=(0,)))
     assert not running.may_go_on
-    assert running.wants()[0].tolist()[0] == 2
     running = decoding()
     start(running, make(2), 1)
     assert not running.may_go_on

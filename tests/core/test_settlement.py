@@ -113,6 +113,24 @@ def test_the_budget_goes_to_running_rows_in_order_and_clips_the_last() -> None:
     assert granted.counts.tolist() == [1, 30, 9]
 
 
+def test_where_blocks_are_short_drafts_are_given_up_before_anybody_is_preempted() -> None:
+    memory = make(7)
+    for row in range(2):
+        admit(memory, row + 1, row, waiting(row, 10))
+    # Both have room for two tokens more in their third block, and one block is left.
+    computed = {0: 10, 1: 10}
+
+    def decoding(number: int, drafts: dict[int, int]) -> Granted:
+        wants = {row: 1 + drafts.get(row, 0) for row in computed}
+        request = reserve(number, computed=computed, wants=wants)
+        return settled(memory, replace(request, drafts=column(drafts) if drafts else ints()))
+
+    granted = decoding(3, {0: 3, 1: 3})
+    assert (granted.counts.tolist(), granted.victims, len(granted.blocks)) == ([1, 1], (), 0)
+    granted = decoding(4, {0: 1, 1: 3})
+    assert (granted.counts.tolist(), granted.victims, len(granted.blocks)) == ([2, 4], (), 1)
+
+
 def test_rows_behind_the_one_that_spent_the_budget_get_nothing_whatever_their_numbers() -> None:
     memory = make(60)
     for row in range(3):

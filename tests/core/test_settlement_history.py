@@ -99,8 +99,13 @@ class Request:
 class InFlight:
     step: Step
     served: dict[int, tuple[Request, int, int]]  # by row: request, life, computed after it
+    drafts: dict[int, int]  # by row that samples
     looked_at: dict[tuple[int, int], set[int]]  # by request and life
     copied: dict[int, int]  # slots by source
+
+    @property
+    def most_behind(self) -> int:
+        return 1 + max(self.drafts.values(), default=0)
 
 
 class SettlementMachine(RuleBasedStateMachine):
@@ -127,7 +132,7 @@ class SettlementMachine(RuleBasedStateMachine):
             blocks=self.blocks + 1, block_size=SIZE, groups=groups, rows=ROWS, max_tokens=MOST, index=index
         )
         self.memory = Memory(self.tables, rules)
-        self.late_row = -1
+        self.late_row, self.standing = -1, 0
         self.runner = self.new_runner()
         self.requests: list[Request] = []
         self.waiting: list[Request] = []
@@ -162,32 +167,37 @@ class SettlementMachine(RuleBasedStateMachine):
             self.waiting.append(request)
 
     @precondition(lambda self: len(self.in_flight) < self.depth)
-    @rule(budget=st.integers(1, 20))
-    def step(self, budget: int) -> None:
-        self.settle(budget, self.candidates())
+    @rule(budget=st.integers(1, 20), drafts=st.sampled_from([0, 0, 1, 3, 6]))
+    def step(self, budget: int, drafts: int) -> None:
+        self.settle(budget, self.candidates(), drafts=drafts)
 
     @precondition(lambda self: self.in_flight)
-    @rule(late_row=st.integers(-ROWS, ROWS - 1))
-    def back(self, late_row: int = -1) -> None:
-        """The oldest step in flight returns, with the right tokens; the late row computes its last one again."""
+    @rule(late_row=st.integers(-ROWS, ROWS - 1), standing=st.integers(0, 6))
+    def back(self, late_row: int = -1, standing: int = 6) -> None:
+        """The oldest step in flight returns, with the right tokens; the late row computes its last one again.
+
+        Of a row's drafts so many are right as `standing` says.
+        """
         one = self.in_flight.pop(0)
-        self.late_row = late_row
+        self.late_row, self.standing = late_row, standing
         done = self.runner.execute(one.step)
+        got = dict(zip(done.rows.tolist(), done.counts.tolist(), strict=True))
         for row, (request, life, end) in one.served.items():
-            if request.row >= 0 and request.life == life:
-                request.settled = end - (row in done.late)
-        for row in done.late:
+            if request.row != row or request.life != life:
+                continue
+            behind = 1 + one.drafts[row] - got.get(row, 0) if row in one.drafts else 0
+            request.settled = end - behind
+            request.computed -= behind
+            request.known -= behind
+            for other in self.in_flight:
+                if other.served.get(row, (None, 0, 0))[:2] == (request, life):
+                    other.served[row] = (request, life, other.served[row][2] - behind)
+        tokens = iter(done.tokens.tolist())
+        for row, count in got.items():
             request, life, _ = one.served[row]
+            own = [next(tokens) for _ in range(count)]
             if request.row == row and request.life == life:
-                request.computed -= 1
-                request.known -= 1
-                for other in self.in_flight:
-                    if other.served.get(row, (None, 0, 0))[:2] == (request, life):
-                        other.served[row] = (request, life, other.served[row][2] - 1)
-        for row, token in zip(done.rows.tolist(), done.tokens.tolist(), strict=True):
-            request, life, _ = one.served[row]
-            if request.row == row and request.life == life:
-                request.tokens.append(token)
+                request.tokens += own
                 assert request.tokens == [*request.prompt, *request.answer][: len(request.tokens)]
         for request in list(self.running.values()):
             while request.feeds and (request.filled + 1) * SIZE <= request.settled:
@@ -219,7 +229,11 @@ class SettlementMachine(RuleBasedStateMachine):
         assert len(self.tables.index) == 0
 
     def new_runner(self) -> ToyRunner:
-        return ToyRunner(self.handshake, is_late=lambda number, row: row == self.late_row)
+        return ToyRunner(self.handshake, is_late=lambda number, row: row == self.late_row, guess=self.guess)
+
+    def guess(self, number: int, row: int, known: Sequence[int], most: int) -> list[int]:
+        right = toy_tokens(known, most, VOCAB, windows=[group.window for group in self.groups])
+        return [token if at < self.standing else (token + 1) % VOCAB for at, token in enumerate(right)]
 
     @rule(forget=st.booleans())
     def rewind(self, forget: bool) -> None:
@@ -282,7 +296,7 @@ class SettlementMachine(RuleBasedStateMachine):
             feed_cache=request.feeds,
         )
 
-    def settle(self, budget: int, candidates: Sequence[Candidate], *, wants: bool = True) -> Granted:
+    def settle(self, budget: int, candidates: Sequence[Candidate], *, wants: bool = True, drafts: int = 0) -> Granted:
         """One settlement, checked, and the step that comes of it."""
         self.number += 1
         order = sorted(self.running, key=lambda row: self.running[row].number)
@@ -291,6 +305,13 @@ class SettlementMachine(RuleBasedStateMachine):
         for row, request in self.running.items():
             computed[row] = request.computed
             wanted[row] = min(min(request.known, request.last) - request.computed, most) if wants else 0
+        tried = np.zeros(ROWS, dtype=np.int32)
+        for row, request in self.running.items():
+            if wanted[row] == 1 and request.known - request.computed == 1:
+                tried[row] = min(drafts, request.last - request.known)
+        if int(wanted.sum() + tried.sum()) > budget:
+            tried[:] = 0
+        wanted += tried
         reserve = Reserve(
             number=self.number,
             returned=(self.in_flight[0].step.number if self.in_flight else self.number) - 1,
@@ -305,10 +326,16 @@ class SettlementMachine(RuleBasedStateMachine):
             released=tuple(self.released),
             filled=ints([(row, index) for row, index, _ in self.filled]).reshape(-1, 2),
             filled_tokens=ints([tokens for _, _, tokens in self.filled]).reshape(-1, SIZE),
+            drafts=tried if tried.any() else ints([]),
+            most_behind=self.most_behind,
         )
         self.released.clear()
         self.filled.clear()
         granted, has_unnamed = settle(self.memory, reserve)
+        counts = dict(zip(granted.rows.tolist(), granted.counts.tolist(), strict=True))
+        granted_drafts = {row for row in range(ROWS) if tried[row] and counts.get(row) == wanted[row]}
+        assert granted_drafts in (set(), set(np.flatnonzero(tried).tolist()))
+        assert not (granted_drafts and granted.victims)
         self.apply(granted, order)
         assert int(granted.counts.sum()) <= budget
         assert granted.free_blocks == self.tables.pool.free
@@ -334,12 +361,14 @@ class SettlementMachine(RuleBasedStateMachine):
         if not len(granted.rows):
             return
         self.check_writes(granted)
-        served, looked_at = {}, {}
+        served, looked_at, drafts = {}, {}, {}
         for row, count in zip(granted.rows.tolist(), granted.counts.tolist(), strict=True):
             request = self.running[row]
-            looked_at[request.number, request.life] = request.blocks(self.groups, request.computed)
+            looked_at[request.number, request.life] = request.blocks(self.groups, self.lowest(request))
             request.computed += count
-            request.known += request.computed == request.known
+            if request.computed >= request.known:
+                drafts[row] = request.computed - request.known
+                request.known = request.computed + 1
             served[row] = (request, request.life, request.computed)
         step = Step(
             number=granted.number,
@@ -353,7 +382,17 @@ class SettlementMachine(RuleBasedStateMachine):
         )
         self.removed.clear()
         copied = {source: slots for source, _, slots in granted.copies.tolist()}
-        self.in_flight.append(InFlight(step, served, looked_at, copied))
+        self.in_flight.append(InFlight(step, served, drafts, looked_at, copied))
+
+    @property
+    def most_behind(self) -> int:
+        return sum(one.most_behind for one in self.in_flight)
+
+    def lowest(self, request: Request) -> int:
+        """Where its next step may turn out to begin."""
+        own = (request, request.life)
+        flying = [one for one in self.in_flight if one.served.get(request.row, (None, 0, 0))[:2] == own]
+        return request.computed - sum(1 + one.drafts[request.row] for one in flying if request.row in one.drafts)
 
     def let_in(self, admission: Admission) -> NewRow:
         request = self.requests[admission.request]
@@ -400,14 +439,15 @@ class SettlementMachine(RuleBasedStateMachine):
         first_slots: dict[int, int] = {}
         for row, count in zip(granted.rows.tolist(), granted.counts.tolist(), strict=True):
             request = self.running[row]
-            begin, end = request.computed // SIZE, entries(request.computed + count)
+            computed = self.lowest(request)
+            begin, end = computed // SIZE, entries(request.computed + count)
             assert count > 0
             for spec, table in zip(self.groups, request.tables, strict=True):
-                assert all(table.get(index) for index in range(spec.first_needed(request.computed, SIZE), end))
+                assert all(table.get(index) for index in range(spec.first_needed(computed, SIZE), end))
                 for index in range(begin, end):
                     assert table[index] not in written
                     written[table[index]] = row
-                    first_slots[table[index]] = max(0, request.computed - index * SIZE)
+                    first_slots[table[index]] = max(0, computed - index * SIZE)
                     assert not self.tables.index.holds(table[index])
         for row, request in self.running.items():
             own = {block for block, writer in written.items() if writer == row}

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from asyncpage.config import ServerConfig
 from asyncpage.messages import ChatPrompt
+from asyncpage.server.config import ServerConfig
 from asyncpage.server.http_server import HttpServer
 from tests.e2e.browser import ENTER, ESCAPE, TAB, Browser, browsing
 from tests.server.conftest import EchoEngine

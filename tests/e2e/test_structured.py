@@ -17,11 +17,12 @@ import openai
 import pytest
 
 from asyncpage import LLM
-from asyncpage.config import EngineConfig, ServerConfig
+from asyncpage.config import EngineConfig
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.engine import AsyncEngine
 from asyncpage.errors import RequestError
 from asyncpage.outputs import RequestOutput, gather
+from asyncpage.server.config import ServerConfig
 from asyncpage.server.http_server import HttpServer
 from tests.e2e.oracle import check_idle
 

@@ -27,17 +27,15 @@ from asyncpage.messages import (
     LearnVocabulary,
     Load,
     NewRow,
-    PromptLogprobs,
     RequestId,
     Step,
-    StepDone,
 )
 from asyncpage.pipes.host_arena import HostArena
+from tests.executor.near_end import BLOCK_SIZE, GREEDY, Scheduler, request
 from tests.grammar.networks import byte, network, star
 
-VOCABULARY, BLOCK_SIZE, CONTEXT = 199, 4, 96
+VOCABULARY, CONTEXT = 199, 96
 NAN_TOKEN = 198
-GREEDY = SamplingParams(temperature=0.0)
 SETTINGS: dict[str, Any] = {
     "dtype": "float32",
     "kv_cache_dtype": "auto",
@@ -103,135 +101,9 @@ def make(oracle: Oracle) -> Callable[..., ModelRunner]:
     return lambda **changes: load_runner(Load({**SETTINGS, "model_path": str(oracle.path), **changes}))
 
 
-@dataclass
-class Request:
-    prompt: list[int]
-    sampling: SamplingParams
-    seed: int
-    output: list[int] = field(default_factory=list)
-    row: int = -1
-    computed: int = 0
-    blocks: list[int] = field(default_factory=list)
-    columns: list[tuple[float, int]] = field(default_factory=list)
-    prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
-    failed: str | None = None
-    constraint: Constraint | None = None
-
-    @property
-    def known(self) -> list[int]:
-        return self.prompt + self.output
-
-
-class Scheduler:
-    """The near end in small: gives rows and scattered blocks, sends differences, keeps what comes back."""
-
-    def __init__(self, executor: ModelRunner, seed: int = 0) -> None:
-        self.executor = executor
-        self.free = np.random.default_rng(seed).permutation(np.arange(1, executor.handshake.blocks)).tolist()
-        self.living: list[Request] = []
-        self.number = 0
-        self.epoch = 1
-        self.fresh: list[Request] = []
-        self.removed: list[int] = []
-        self.copies: list[tuple[int, int, int]] = []
-        self.saves: list[tuple[int, int]] = []
-        self.loads: list[tuple[int, int]] = []
-
-    def start(self, request: Request, row: int, *, computed: int = 0, blocks: Iterable[int] = ()) -> Request:
-        request.row, request.computed, request.blocks = row, computed, list(blocks)
-        self.living.append(request)
-        self.fresh.append(request)
-        return request
-
-    def stop(self, request: Request, *, give_back: bool = True) -> None:
-        self.living.remove(request)
-        self.removed.append(request.row)
-        if give_back:
-            self.free += request.blocks
-
-    def step(self, counts: dict[int, int] | None = None, budget: int = 48, chunk: int = 48) -> StepDone:
-        """Give each living request its next tokens: `counts` by row, or what the budget leaves in order."""
-        rows, granted, placed = [], [], []
-        for request in self.living:
-            want = len(request.known) - request.computed
-            count = counts.get(request.row, 0) if counts is not None else min(want, chunk, budget)
-            if not count:
-                continue
-            budget -= count
-            while len(request.blocks) * BLOCK_SIZE < request.computed + count:
-                block = self.free.pop()
-                if request not in self.fresh:
-                    placed.append((request.row, 0, len(request.blocks), block))
-                request.blocks.append(block)
-            rows.append(request.row)
-            granted.append(count)
-        self.number += 1
-        done = self.executor.execute(
-            Step(
-                self.number,
-                self.epoch,
-                np.array(rows, dtype=np.int32),
-                np.array(granted, dtype=np.int32),
-                np.array(self.removed, dtype=np.int32),
-                tuple(self._new_row(request) for request in self.fresh),
-                np.array(placed, dtype=np.int32).reshape(-1, 4),
-                np.array(self.copies, dtype=np.int32).reshape(-1, 3),
-                np.array(self.saves, dtype=np.int32).reshape(-1, 2),
-                np.array(self.loads, dtype=np.int32).reshape(-1, 2),
-            )
-        )
-        self.fresh, self.removed, self.copies, self.saves, self.loads = [], [], [], [], []
-        self._take(done, dict(zip(rows, granted, strict=True)))
-        return done
-
-    def run(self, outputs: int, **how: Any) -> None:
-        """Step until every living request has put out this many tokens or failed."""
-        while any(len(request.output) < outputs and request.failed is None for request in self.living):
-            self.step(**how)
-            for request in list(self.living):
-                if len(request.output) >= outputs or request.failed is not None:
-                    self.stop(request)
-
-    def _new_row(self, request: Request) -> NewRow:
-        return NewRow(
-            request.row,
-            RequestId(request.row),
-            np.array(request.known, dtype=np.int32).tobytes(),
-            len(request.prompt),
-            request.computed,
-            (np.array(request.blocks, dtype=np.int32).tobytes(),),
-            request.sampling,
-            request.seed,
-            constraint=request.constraint,
-        )
-
-    def _take(self, done: StepDone, granted: dict[int, int]) -> None:
-        by_row = {request.row: request for request in self.living}
-        assert (done.number, done.epoch) == (self.number, self.epoch)
-        assert done.counts.tolist() == [1] * len(done.rows) == [1] * len(done.tokens)
-        for row, count in granted.items():
-            by_row[row].computed += count
-        for index, row in enumerate(done.rows.tolist()):
-            request = by_row[row]
-            assert request.computed == len(request.known)
-            request.output.append(int(done.tokens[index]))
-            if done.logprobs is not None:
-                request.columns.append((float(done.logprobs.token_logprobs[index]), int(done.logprobs.ranks[index])))
-        for row in done.late:
-            by_row[row].computed -= 1
-        for row, reason in done.failed:
-            by_row[row].failed = reason
-        for entry in done.prompt_logprobs:
-            by_row[entry.row].prompt_logprobs.append(entry)
-
-
 def prompts(*lengths: int) -> list[list[int]]:
     generator = np.random.default_rng(sum(lengths))
     return [generator.integers(0, NAN_TOKEN, length).tolist() for length in lengths]
-
-
-def request(prompt: list[int], sampling: SamplingParams = GREEDY, seed: int = 42) -> Request:
-    return Request(prompt, sampling, seed)
 
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
@@ -565,8 +437,6 @@ def test_a_greater_epoch_starts_with_no_rows_and_an_older_one_is_refused(
 def test_what_this_executor_does_not_do_is_refused_by_name(make: Callable[..., ModelRunner]) -> None:
     executor = make()
     none = np.empty(0, dtype=np.int32)
-    with pytest.raises(ProtocolError, match="speculate"):
-        executor.execute(Step(1, 1, none, none, drafts=np.array([[0, 5]], dtype=np.int32)))
     tokens = np.array([1], dtype=np.int32).tobytes()
     adapted = NewRow(0, RequestId(0), tokens, 1, 0, (tokens,), GREEDY, 0, adapter_slot=2)
     with pytest.raises(ProtocolError, match="adapter slot 2"):

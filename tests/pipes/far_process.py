@@ -115,7 +115,6 @@ def steps(seed: int, count: int) -> list[Any]:
                 int32(chance, chance.choice((0, 0, 1)), 3),
                 int32(chance, chance.choice((0, 0, 2)), 2),
                 int32(chance, chance.choice((0, 0, 3)), 2),
-                int32(chance, chance.choice((0, 0, 4)), 2),
             )
         )
     return sent
@@ -151,6 +150,8 @@ def answers(seed: int, count: int) -> list[Any]:
                 ),
                 ((3, "bad row"),) if chance.random() < 0.2 else (),
                 chance.randrange(1 << 40),
+                drafted=int32(chance, chance.choice((0, 0, len(rows)))),
+                draft_us=chance.randrange(1 << 40),
             )
         )
     return sent

@@ -61,11 +61,11 @@ TOLD = {
     "ExecutorGone.reason", "ExecutorLost.reason", "Failure.code", "Failure.message", "Failure.param",
     "Granted.blocks", "Granted.copies", "Granted.counts", "Granted.hits", "Granted.loads", "Granted.parked",
     "Granted.rows", "Granted.saves", "Granted.victims", "Granted.woken", "NewRow.tables", "Pooling.kind",
-    "RequestOptions.label", "Reserve.computed", "Reserve.filled", "Reserve.free_rows",
+    "RequestOptions.label", "Reserve.computed", "Reserve.drafts", "Reserve.filled", "Reserve.free_rows",
     "Reserve.order", "Reserve.victims", "Reserve.wants", "Step.blocks", "Step.copies", "Step.counts", "Step.loads",
-    "Step.removed", "Step.rows", "Step.saves", "StepDone.counts", "StepDone.failed", "StepDone.late", "StepDone.rows",
-    "StepFailed.reason",
-    "StepTokens.counts", "StepTokens.prompt_logprobs", "Stirred.woken", "Why.label",
+    "Step.removed", "Step.rows", "Step.saves", "StepDone.counts", "StepDone.drafted", "StepDone.failed",
+    "StepDone.late", "StepDone.rows", "StepFailed.reason", "StepTokens.counts",
+    "StepTokens.drafted", "StepTokens.prompt_logprobs", "Stirred.woken", "Why.label",
 }  # fmt: skip
 
 
@@ -199,7 +199,7 @@ DONE = StepDone(
         ADMIT,
         Expect(RequestId(7), SECRET_SAMPLING, 6, SECRET_BYTES),
         StepTokens((RequestId(7),), column(6), column(*SECRET), LOGPROBS),
-        Step(3, 1, column(1), column(6), added=(NEW_ROW,), drafts=column(1, 20_011).reshape(1, 2)),
+        Step(3, 1, column(1), column(6), added=(NEW_ROW,)),
         DONE,
         Reserve(
             3, 2, column(1), column(6), column(1), 1, column(1), (Candidate(RequestId(7), 6, PREFIX),), 16, (2,),

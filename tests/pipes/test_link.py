@@ -245,7 +245,7 @@ def test_a_loop_is_woken_for_every_message(create: Create, factory: Any) -> None
 
 @pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def test_a_loop_sends_more_than_there_is_room_for_without_waiting(create: Create, factory: Any) -> None:
-    drafts = np.zeros((100_000, 2), np.int32)
+    pairs = np.zeros((100_000, 2), np.int32)
     row = np.zeros(1, np.int32)
 
     async def flood() -> int:
@@ -253,7 +253,7 @@ def test_a_loop_sends_more_than_there_is_room_for_without_waiting(create: Create
         near, descriptors = create()
         far = attach_link(descriptors)
         for number in range(4):
-            near.send(Step(number, 0, row, row, drafts=drafts))  # 800 kB each; nobody reads yet
+            near.send(Step(number, 0, row, row, saves=pairs))  # 800 kB each; nobody reads yet
 
         def read() -> int:
             count = 0
@@ -261,7 +261,7 @@ def test_a_loop_sends_more_than_there_is_room_for_without_waiting(create: Create
                 step = far.wait(PATIENCE_S)
                 assert isinstance(step, Step)
                 assert step.number == count
-                assert len(step.drafts) == 100_000
+                assert len(step.saves) == 100_000
                 count += 1
             return count
 
@@ -306,7 +306,7 @@ def test_a_queue_past_its_bound_refuses_the_message_and_keeps_the_link(kind: str
     def overfill() -> None:
         nonlocal sent
         for row in rows:
-            near.send(Step(sent, 0, row, row, drafts=np.zeros((100_000, 2), np.int32)))
+            near.send(Step(sent, 0, row, row, saves=np.zeros((100_000, 2), np.int32)))
             sent += 1
 
     with pytest.raises(MailboxFull, match="does not read"):
@@ -432,17 +432,17 @@ def test_messages_of_every_size_pass_both_ways(ends: tuple[Link, Link]) -> None:
         for _ in range(60):
             step = far.wait(PATIENCE_S)
             assert isinstance(step, Step)
-            tokens = step.drafts.reshape(-1)
+            tokens = step.saves.reshape(-1)
             far.send(StepDone(step.number, 0, row, row, tokens))
 
     thread = threading.Thread(target=answer)
     thread.start()
     for number in range(60):
-        drafts = np.frombuffer(chance.randbytes(8 * int(200_000 * chance.random() ** 6)), np.int32).reshape(-1, 2)
-        near.send(Step(number, 0, row, row, drafts=drafts))
+        pairs = np.frombuffer(chance.randbytes(8 * int(200_000 * chance.random() ** 6)), np.int32).reshape(-1, 2)
+        near.send(Step(number, 0, row, row, saves=pairs))
         done = near.wait(PATIENCE_S)
         assert isinstance(done, StepDone)
-        assert np.array_equal(done.tokens, drafts.reshape(-1))
+        assert np.array_equal(done.tokens, pairs.reshape(-1))
     thread.join(PATIENCE_S)
 
 

@@ -17,7 +17,7 @@ import structlog
 
 from asyncpage.actors.frontend import Sink
 from asyncpage.adapters.shelf import AdapterShelf
-from asyncpage.config import EngineConfig, ServerConfig
+from asyncpage.config import EngineConfig
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.errors import Failure, RequestError
 from asyncpage.grammar.source import GrammarSource
@@ -37,6 +37,7 @@ from asyncpage.messages import (
     TextPrompt,
     TokenPrompt,
 )
+from asyncpage.server.config import ServerConfig
 from asyncpage.server.fields import Fields
 from asyncpage.server.generate.call_fields import Setting
 from asyncpage.server.generate.reply_plan import ReplyPlan

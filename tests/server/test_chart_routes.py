@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncpage.config import EngineConfig, ServerConfig
+from asyncpage.config import EngineConfig
 from asyncpage.errors import RequestError, UsageError
 from asyncpage.lookout import EVERY_S, MOST_LOOKERS, Lookout, Sight
 from asyncpage.messages import BlockChart, BlockSight, Chart, Holder, LookAt, Question, RequestId
@@ -23,6 +23,7 @@ from asyncpage.pipes.mailbox import Mailbox
 from asyncpage.pipes.traffic import Passed, StepMark
 from asyncpage.server.chart.frame import change, is_news, whole
 from asyncpage.server.chart.index_comparison import MOST_BYTES, read_index_comparison
+from asyncpage.server.config import ServerConfig
 from asyncpage.simulation.stand_in import simulated_handshake
 from tests.server.specimen import SCHEMAS, check
 

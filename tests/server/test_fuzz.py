@@ -22,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from asyncpage.config import ServerConfig
+from asyncpage.server.config import ServerConfig
 from asyncpage.server.http_server import HttpServer
 from tests.server.conftest import EchoEngine
 from tests.server.specimen import DOCUMENT, resolved

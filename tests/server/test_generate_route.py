@@ -45,6 +45,7 @@ async def test_a_chat_answer_has_the_published_shape(site) -> None:
             "completion_tokens": completion_tokens,
             "total_tokens": prompt_tokens + completion_tokens,
             "prompt_tokens_details": {"cached_tokens": 0},
+            "completion_tokens_details": {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0},
         },
         "system_fingerprint": "fp_echo",
     }

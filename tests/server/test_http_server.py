@@ -11,8 +11,8 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from asyncpage.config import ServerConfig
 from asyncpage.errors import ActorDied, UsageError
+from asyncpage.server.config import ServerConfig
 from asyncpage.server.http_server import HttpServer, serve_http
 
 

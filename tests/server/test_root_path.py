@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from asyncpage.config import ServerConfig
 from asyncpage.errors import UsageError
+from asyncpage.server.config import ServerConfig
 
 ASKED = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
 

@@ -21,9 +21,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from asyncpage.actors.frontend import Sink
-from asyncpage.config import ServerConfig
 from asyncpage.core.sampling import SamplingParams
 from asyncpage.messages import Finish, LogprobEntry, Prompt, RequestId, RequestOptions
+from asyncpage.server.config import ServerConfig
 from asyncpage.server.http_server import HttpServer
 from asyncpage.server.pace import Pace
 from asyncpage.text.reasoning.think import DeepSeekR1

@@ -10,8 +10,8 @@ import aiohttp
 import pytest
 
 from asyncpage.cli.preflight import check_address
-from asyncpage.config import ServerConfig
 from asyncpage.errors import UsageError
+from asyncpage.server.config import ServerConfig
 from asyncpage.server.http_server import HttpServer
 
 

@@ -20,7 +20,7 @@ import aiohttp
 
 from asyncpage.cli.batch.request_line import BatchRequest
 from asyncpage.cli.batch.result_file import ResultFile
-from asyncpage.config import ServerConfig
+from asyncpage.server.config import ServerConfig
 from asyncpage.server.engine_port import Engine
 from asyncpage.server.http_server import HttpServer
 

@@ -15,7 +15,7 @@ from statistics import median
 from asyncpage.cli.control_plane.loads import measured, new_engine
 from asyncpage.cli.control_plane.result import Result
 from asyncpage.cli.control_plane.window import BenchFailed, until
-from asyncpage.config import ServerConfig
+from asyncpage.server.config import ServerConfig
 from asyncpage.server.http_server import HttpServer
 
 _SPREAD_TELLINGS = 5  # the clients tell ten times a second; a rate is taken over half of one

@@ -41,7 +41,6 @@ from asyncpage.messages import (
     Released,
     RequestOptions,
     Reserve,
-    Step,
     StepDone,
     StepTokens,
     Stored,
@@ -77,12 +76,6 @@ def journal_dialect(names: Names, shapes: Mapping[str, tuple[str, ...]] | None =
         if ids is not last[0]:
             last = ids, _ints(names.of_column(ids))
         return last[1]
-
-    def drafts(rows_and_ids: Int32) -> Any:
-        if len(rows_and_ids):
-            rows_and_ids = rows_and_ids.copy()
-            rows_and_ids[:, 1] = names.of_column(rows_and_ids[:, 1])
-        return _ints(rows_and_ids)
 
     def sampling(value: SamplingParams) -> Any:
         given = value.to_wire()
@@ -124,7 +117,6 @@ def journal_dialect(names: Names, shapes: Mapping[str, tuple[str, ...]] | None =
         (NewRow, "tokens"): digest,
         (NewRow, "end_token_ids"): names.of_ids,
         (NewRow, "bad_word_ids"): sequences,
-        (Step, "drafts"): drafts,
         (StepDone, "tokens"): column,
         (StepDone, "logprobs"): _nothing,
         (Pooled, "embedding"): _no_bytes,

@@ -21,6 +21,8 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    accepted_drafts: int = 0
+    rejected_drafts: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -28,6 +30,10 @@ class Usage:
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+            "completion_tokens_details": {
+                "accepted_prediction_tokens": self.accepted_drafts,
+                "rejected_prediction_tokens": self.rejected_drafts,
+            },
         }
 
 
@@ -39,4 +45,6 @@ def total_usage(finishes: Sequence[Finish], n: int) -> Usage:
         completion_tokens=sum(finish.completion_tokens for finish in finishes),
         # Siblings find the prompt that the first of them computed: what was saved is what the worst of them shows.
         cached_tokens=sum(min(finish.cached_tokens for finish in choices) for choices in prompts),
+        accepted_drafts=sum(finish.accepted_drafts for finish in finishes),
+        rejected_drafts=sum(finish.rejected_drafts for finish in finishes),
     )

@@ -34,6 +34,12 @@ SCHEMAS: dict[str, Json] = {
             "completion_tokens": integer(),
             "total_tokens": integer(),
             "prompt_tokens_details": answer({"cached_tokens": integer("Found in the prefix cache, not computed.")}),
+            "completion_tokens_details": answer(
+                {
+                    "accepted_prediction_tokens": integer("Of the completion's tokens, those guessed ahead."),
+                    "rejected_prediction_tokens": integer("Guesses that were wrong; they count nowhere else."),
+                }
+            ),
         },
         text="Tokens of all prompts and choices; a prompt counts once.",
     ),
