@@ -1,4 +1,4 @@
-"""`asyncpage doctor`: what this machine offers and lacks, each lack with what to type.
+"""`asyncpage doctor`: what this machine offers and lacks, each lack with what to type, and what a model's step does.
 
 Looks and reports; changes nothing. Exits with 1 when serving the model, or else the demo model, would fail.
 
@@ -22,15 +22,19 @@ from typing import Literal
 
 import asyncpage
 from asyncpage.cli.command import Command, Environment
-from asyncpage.cli.expert_report import report
-from asyncpage.errors import AsyncpageError
+from asyncpage.cli.expert_report import report as expert_report
+from asyncpage.cli.step_report import StepQuestion, StepReport, read_step_report
+from asyncpage.errors import AsyncpageError, UsageError
 from asyncpage.formats.expert_load import read_expert_load
 
 _EXAMPLES = """\
 examples:
   asyncpage doctor
   asyncpage doctor --json              for bug reports
-  asyncpage doctor --model MODEL       and what the weights of MODEL would take
+  asyncpage doctor --model MODEL       and what a step of MODEL does: its operators, what each reads and computes,
+                                       and after a short run where the time goes
+  asyncpage doctor --model MODEL --no-run                   the operators alone, without loading a weight
+  asyncpage doctor --model MODEL --rows 8 --context 4000    time of a batch of 8 behind 4000 tokens
   asyncpage doctor --expert-load load.json --expert-parallel-size 4
 """
 
@@ -53,8 +57,23 @@ class Finding:
 
 
 def _declare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", metavar="MODEL", default="demo", help="what 'serve' takes (default: the demo model)")
-    parser.add_argument("--json", action="store_true", help="the findings as one JSON list")
+    parser.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="what 'serve' takes: check it and list its operators (else the demo is checked)",
+    )
+    parser.add_argument("--no-run", action="store_true", help="list operators without loading and running the model")
+    parser.add_argument(
+        "--context", metavar="TOKENS", type=int, help="tokens that attention sees (default: the model's, up to 1024)"
+    )
+    parser.add_argument("--rows", metavar="N", type=int, default=1, help="rows of a step that is measured (default: 1)")
+    parser.add_argument(
+        "--dtype",
+        choices=("auto", "float32", "bfloat16", "float16"),
+        default="auto",
+        help="type of weights (see 'serve')",
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON: findings, or with --model findings and operators")
     parser.add_argument(
         "--expert-load", metavar="FILE", help="look at this file of a server's --expert-load, and at nothing else"
     )
@@ -64,19 +83,45 @@ def _declare(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace, environment: Environment) -> int:
+    report: StepReport | None = None
     if arguments.expert_load is not None:
         findings = list(_experts(Path(arguments.expert_load), arguments.expert_parallel_size))
     else:
-        findings = list(_examine(arguments.model))
+        question = _question(arguments)
+        findings = list(_examine(arguments.model or "demo"))
+        if question is not None and not any(finding.state == "missing" for finding in findings):
+            report = read_step_report(question)
+            if report.unmeasured:
+                findings.append(
+                    Finding("step", "warning", f"not measured: {report.unmeasured}", "--no-run leaves it out")
+                )
     if arguments.json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+        found = [asdict(finding) for finding in findings]
+        print(json.dumps(found if report is None else {"findings": found, "step": report.data()}, indent=2))
     else:
         print(f"asyncpage {asyncpage.__version__}")
         for finding in findings:
             print(f"  {finding.name:<18} {finding.state:<8} {finding.found}")
             if finding.hint:
                 print(f"  {'':<18} {'':<8} -> {finding.hint}")
+        if report is not None:
+            print("\n" + "\n".join(report.lines()))
     return 1 if any(finding.state == "missing" for finding in findings) else 0
+
+
+def _question(arguments: argparse.Namespace) -> StepQuestion | None:
+    """What is asked of the model's step, None where no model is named. Errors: `UsageError`."""
+    for name in ("context", "rows"):
+        if (value := getattr(arguments, name)) is not None and value < 1:
+            raise UsageError(f"--{name} must be 1 or more, got {value}")
+    if arguments.model is None:
+        given = (arguments.no_run, arguments.context is not None, arguments.rows != 1, arguments.dtype != "auto")
+        names = ("--no-run", "--context", "--rows", "--dtype")
+        for name, is_given in zip(names, given, strict=True):
+            if is_given:
+                raise UsageError(f"{name} is about a model's step; name the model, too: --model demo")
+        return None
+    return StepQuestion(arguments.model, arguments.dtype, arguments.context, arguments.rows, not arguments.no_run)
 
 
 def _examine(model: str) -> Iterator[Finding]:
@@ -94,7 +139,7 @@ def _examine(model: str) -> Iterator[Finding]:
 
 
 def _experts(path: Path, ranks: int) -> Iterator[Finding]:
-    for name, found in report(read_expert_load(path), ranks):
+    for name, found in expert_report(read_expert_load(path), ranks):
         yield Finding(name, "ok", found)
 
 
@@ -204,7 +249,7 @@ def _gib(count: int) -> str:
 
 COMMAND = Command(
     "doctor",
-    "[--model MODEL] [--json] [--expert-load FILE]",
+    "[--model MODEL [--no-run] [--context TOKENS] [--rows N] [--dtype TYPE]] [--json] [--expert-load FILE]",
     "report what this machine offers and lacks",
     _EXAMPLES,
     _declare,

@@ -8,7 +8,7 @@ INVARIANT: a layer's keys and values are in their slots before it attends.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -76,6 +76,10 @@ class PagedAttention:
         # Groups share it; a plan that keeps something there is made anew for each step and group in turn.
         self._workspaces = [torch.empty(scratch, dtype=torch.uint8, device=self.device) for _ in self._backends]
         self._plans: list[Any] = [None] * len(self._backends)
+
+    def watch(self, put: Callable[[str, Any], Any]) -> None:
+        """For whoever measures: `put(name, backend)` gives what to use in each backend's place."""
+        self._backends = [put("attention", backend) for backend in self._backends]
 
     def plan(self, batches: Sequence[Batch]) -> None:
         """Prepare a step: one batch a group."""

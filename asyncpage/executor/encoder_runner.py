@@ -10,6 +10,8 @@ tokens, or one prompt where that is longer.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -67,6 +69,10 @@ class EncoderRunner:
     def learn(self, lesson: Lesson) -> None:
         """Errors: `ProtocolError`: an encoder writes no answer that could follow anything, and runs no adapter."""
         raise ProtocolError(f"an encoder was sent {type(lesson).__name__}")
+
+    def watch(self, put: Callable[[str, Any], Any]) -> None:
+        """For whoever measures: `put("model", model)` gives what to use in its place."""
+        self._model = put("model", self._model)
 
     def close(self) -> None:
         """The weights go with the runner."""

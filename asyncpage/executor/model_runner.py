@@ -10,8 +10,9 @@ changes nobody else's.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
@@ -71,9 +72,9 @@ class ModelRunner:
         self._proposer = proposer
         self._caches = (attention, *(() if proposer is None else proposer.caches))
         self._epoch = -1
-        positions = max(1, LOGITS_BYTES // (4 * model.vocab_size))
-        self._prompts = PromptMeter(model.logits, positions)
-        self._sampling = SamplingPass(self._batch, self._sampler, model.logits, positions)
+        self._positions = max(1, LOGITS_BYTES // (4 * model.vocab_size))
+        self._prompts = PromptMeter(model.logits, self._positions)
+        self._sampling = self._sampling_pass()
         self._pooler = Pooler()
 
     def execute(self, step: Step) -> StepDone:
@@ -117,6 +118,12 @@ class ModelRunner:
         else:
             self._adapters.learn(lesson)
 
+    def watch(self, put: Callable[[str, Any], Any]) -> None:
+        """For whoever measures: `put(name, part)` gives what to use in the place of model, backends and sampler."""
+        self._model, self._sampler = put("model", self._model), put("sampler", self._sampler)
+        self._sampling = self._sampling_pass()
+        self._attention.watch(put)
+
     def close(self) -> None:
         """Let go of the KV pool and of other ranks; the weights go with the runner."""
         self._sampler.grammars.close()
@@ -125,6 +132,9 @@ class ModelRunner:
         self._experts.close()
         if self._adapters is not None:
             self._adapters.close()
+
+    def _sampling_pass(self) -> SamplingPass:
+        return SamplingPass(self._batch, self._sampler, self._model.logits, self._positions)
 
     def _apply(self, step: Step) -> dict[int, str]:
         """Bring rows, tables and copies up to date; returns rows that cannot be run, with the reason."""

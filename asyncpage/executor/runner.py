@@ -59,7 +59,7 @@ def _load_runner(load: Load, undo: ExitStack) -> Runner:
     threads = settings["cpu_threads"] or max(1, int(read_cores()) // ranks)
     if device.kind == "cpu":
         torch.set_num_threads(threads)
-    dtype = _dtype(settings["dtype"], device)
+    dtype = dtype_on(device, settings["dtype"])
     torch_dtype = getattr(torch, dtype)
     kv_dtype = dtype if settings["kv_cache_dtype"] == "auto" else settings["kv_cache_dtype"]
     settled = {"dtype": dtype, "device": "cpu" if device.kind == "cpu" else "cuda", "cpu_threads": threads}
@@ -174,7 +174,7 @@ def _room_for(adapters: AdapterBank, available: int) -> int:
     return adapters.most_bytes
 
 
-def _dtype(asked: str, device: DeviceInfo) -> str:
+def dtype_on(device: DeviceInfo, asked: str) -> str:
     """`auto` is float32 on a CPU, where narrower products are slower, and bfloat16 on an accelerator."""
     if asked != "auto":
         return asked

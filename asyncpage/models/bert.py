@@ -87,13 +87,13 @@ class BertModel:
         positions = parameters.take("embeddings.position_embeddings.weight", config.max_positions, hidden)
         kinds = parameters.take("embeddings.token_type_embeddings.weight", config.kinds, hidden)
         self._places = positions + kinds[0]  # a prompt is one text, so every token is of the first kind
-        self._norm = _norm(parameters, "embeddings.LayerNorm", config)
+        self._embedding_norm = _norm(parameters, "embeddings.LayerNorm", config)
         self._layers = [BertLayer(config, parameters, f"encoder.layer.{index}.") for index in range(config.layers)]
 
     def encode(self, tokens_T: Tensor, lengths: Sequence[int]) -> Tensor:
         """Hidden states [T, E]."""
         places_TE = torch.cat([self._places[:length] for length in lengths])
-        hidden_TE = self._norm(functional.embedding(tokens_T, self._words) + places_TE)
+        hidden_TE = self._embedding_norm(functional.embedding(tokens_T, self._words) + places_TE)
         runs = [(length, len(list(same))) for length, same in groupby(lengths)]
         for layer in self._layers:
             hidden_TE = layer(hidden_TE, runs)
@@ -112,13 +112,13 @@ class BertLayer:
         self._attention_norm = _norm(parameters, f"{prefix}attention.output.LayerNorm", config)
         self._up = _linear(parameters, f"{prefix}intermediate.dense", inner, hidden)
         self._down = _linear(parameters, f"{prefix}output.dense", hidden, inner)
-        self._norm = _norm(parameters, f"{prefix}output.LayerNorm", config)
+        self._feed_forward_norm = _norm(parameters, f"{prefix}output.LayerNorm", config)
 
     def __call__(self, hidden_TE: Tensor, runs: Sequence[tuple[int, int]]) -> Tensor:
         """`runs`: lengths of prompts, and how many of each lie beside one another."""
         attended_TE = self._output(self._attend(self._qkv(hidden_TE), runs))
         hidden_TE = self._attention_norm(hidden_TE + attended_TE)
-        return self._norm(hidden_TE + self._down(functional.gelu(self._up(hidden_TE))))
+        return self._feed_forward_norm(hidden_TE + self._down(functional.gelu(self._up(hidden_TE))))
 
     def _attend(self, qkv: Tensor, runs: Sequence[tuple[int, int]]) -> Tensor:
         """Every token of a prompt to every token of it: [T, E]."""

@@ -12,7 +12,7 @@ from asyncpage.errors import ModelError
 from asyncpage.models.config import Config, DecoderSizes, flag, positive, refuse_unless, routed, whole
 from asyncpage.models.decoder import Decoder, DecoderLayer
 from asyncpage.models.latent_attention import LatentAttention, LatentSizes
-from asyncpage.models.layers import RmsNorm, RowMap
+from asyncpage.models.layers import NarrowLinear, RmsNorm, RowMap
 from asyncpage.models.parameter import Parameters
 from asyncpage.models.parts import Parts
 from asyncpage.models.rope import RopeSettings, yarn_temperature
@@ -120,7 +120,7 @@ class _Attention:
             return linear([f"{at}q_proj"], [rows], self._hidden)
         down = linear([f"{at}q_a_proj"], [narrow], self._hidden, is_biased=self._is_biased)
         norm, up = self._norm(f"{at}q_a_layernorm", narrow), linear([f"{at}q_b_proj"], [rows], narrow)
-        return lambda x_TE: up(norm(down(x_TE)))
+        return NarrowLinear(down, norm, up)
 
     def _norm(self, name: str, width: int) -> RowMap:
         return RmsNorm(self._parameters.take(f"{name}.weight", width), _INNER_NORM_EPS)

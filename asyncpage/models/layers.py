@@ -100,6 +100,18 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class NarrowLinear:
+    """Two linear maps as one of a low rank, with a norm between them."""
+
+    down: RowMap
+    norm: RowMap
+    up: RowMap
+
+    def __call__(self, x_TI: Tensor) -> Tensor:
+        return self.up(self.norm(self.down(x_TI)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class GatedFeedForward:
     """The gated feed-forward (Shazeer 2020): down(activation(gate(x)) * up(x)); gate and up are one product."""
 

@@ -22,13 +22,16 @@ TakeTensor = Callable[[str], Tensor]
 Adapt = Callable[[Sequence[str], Sequence[int], int, RowMap], RowMap]
 """adapt(stems, rows, columns, linear) -> what to use in a linear map's place, for those who would change it."""
 
+Label = Callable[[Sequence[str], Tensor], Tensor]
+"""label(names, tensor) -> what to use in the place of a tensor without values that is made of those."""
+
 
 class Parameters:
     """What is taken comes from `tensor` and is in `dtype` on `device`.
 
     Without `tensor` there are no values: what is taken has its shape and no memory of its own. `taken_bytes`: of all
     that was taken so far. `adapt` is asked of every linear map. `experts`: who runs the experts of a model that has
-    some.
+    some. `label` is asked of what has no values.
     """
 
     def __init__(
@@ -39,8 +42,10 @@ class Parameters:
         *,
         adapt: Adapt | None = None,
         experts: ExpertHost | None = None,
+        label: Label | None = None,
     ) -> None:
         self._tensor = tensor
+        self._label = label
         self._adapt = adapt
         self.experts = experts or AllHere()
         self.dtype = dtype
@@ -56,7 +61,7 @@ class Parameters:
     def join(self, names: Sequence[str], rows: Sequence[int], *columns: int) -> Tensor:
         """Several tensors of these `rows` stacked into one, so that one product serves them all."""
         parts = [self.take(name, count, *columns) for name, count in zip(names, rows, strict=True)]
-        return self._valueless((sum(rows), *columns)) if self._tensor is None else torch.cat(parts)
+        return self._valueless(names, (sum(rows), *columns)) if self._tensor is None else torch.cat(parts)
 
     def linear(self, stems: Sequence[str], rows: Sequence[int], columns: int, *, is_biased: bool = False) -> RowMap:
         """The map from `columns` items to `sum(rows)`: the weights called `stems`, one below the other, as one product.
@@ -69,7 +74,7 @@ class Parameters:
 
     def _find(self, name: str, shape: tuple[int, ...]) -> Tensor:
         if self._tensor is None:
-            return self._valueless(shape)
+            return self._valueless([name], shape)
         try:
             found = self._tensor(name)
         except KeyError:
@@ -83,6 +88,7 @@ class Parameters:
             )
         return found
 
-    def _valueless(self, shape: tuple[int, ...]) -> Tensor:
+    def _valueless(self, names: Sequence[str], shape: tuple[int, ...]) -> Tensor:
         # One number seen everywhere. The device called "meta" is for this, but its first sum imports for seconds.
-        return torch.zeros((), dtype=self.dtype).expand(shape)
+        zeros = torch.zeros((), dtype=self.dtype).expand(shape)
+        return zeros if self._label is None else self._label(names, zeros)

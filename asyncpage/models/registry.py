@@ -29,7 +29,7 @@ from asyncpage.models.mistral import Mistral
 from asyncpage.models.mixtral import Mixtral
 from asyncpage.models.model import Model
 from asyncpage.models.olmo2 import Olmo2
-from asyncpage.models.parameter import Adapt, Parameters, TakeTensor
+from asyncpage.models.parameter import Adapt, Label, Parameters, TakeTensor
 from asyncpage.models.phi3 import Phi3
 from asyncpage.models.qwen2 import Qwen2
 from asyncpage.models.qwen2_moe import Qwen2Moe
@@ -127,19 +127,19 @@ def build_encoder(config: Config, tensor: TakeTensor, dtype: torch.dtype, device
     return cast(Encoder, find_family(config).build(config, Parameters(tensor, dtype, device)))
 
 
-def outline_model(config: Config, dtype: torch.dtype) -> Outline[Model]:
-    """The decoder that `config` names, before a tensor is read. Errors: as `build_model`."""
-    return cast(Outline[Model], _outline(config, dtype))
+def outline_model(config: Config, dtype: torch.dtype, *, label: Label | None = None) -> Outline[Model]:
+    """The decoder that `config` names, before a tensor is read. `label`: see `Parameters`. Errors: as `build_model`."""
+    return cast(Outline[Model], _outline(config, dtype, label))
 
 
-def outline_encoder(config: Config, dtype: torch.dtype) -> Outline[Encoder]:
-    """The encoder that `config` names, before a tensor is read. Errors: as `build_model`."""
-    return cast(Outline[Encoder], _outline(config, dtype))
+def outline_encoder(config: Config, dtype: torch.dtype, *, label: Label | None = None) -> Outline[Encoder]:
+    """The encoder that `config` names, before a tensor is read. Otherwise as `outline_model`."""
+    return cast(Outline[Encoder], _outline(config, dtype, label))
 
 
-def _outline(config: Config, dtype: torch.dtype) -> Outline[Any]:
+def _outline(config: Config, dtype: torch.dtype, label: Label | None) -> Outline[Any]:
     census = _Census()
-    parameters = Parameters(None, dtype, experts=census)
+    parameters = Parameters(None, dtype, experts=census, label=label)
     model = find_family(config).build(config, parameters)
     return Outline(model, parameters.taken_bytes, census.experts)
 

@@ -17,6 +17,7 @@ from asyncpage.errors import ModelError
 from asyncpage.weights.folder_checkpoint import FolderCheckpoint
 from asyncpage.weights.gguf_checkpoint import GGUFCheckpoint
 from asyncpage.weights.quantised_folder import QuantisedFolder
+from asyncpage.weights.stored import Stored
 
 
 class Checkpoint(Protocol):
@@ -45,6 +46,10 @@ class Checkpoint(Protocol):
 
         Errors: `ModelError` naming the tensor when it is not there or of a type that holds no weights.
         """
+        ...
+
+    def stored(self, name: str) -> Stored:
+        """How the files hold a tensor. Errors: `ModelError` naming it when it is not there."""
         ...
 
     def close(self) -> None:

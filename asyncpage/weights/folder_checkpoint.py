@@ -16,8 +16,10 @@ import torch
 from asyncpage.errors import FormatError, ModelError
 from asyncpage.formats.json_text import read_json_object
 from asyncpage.formats.safetensors_folder import SafetensorsFolder
+from asyncpage.formats.tensor_info import TensorInfo
 from asyncpage.weights.fingerprint import fingerprint
 from asyncpage.weights.settings import settle
+from asyncpage.weights.stored import Stored
 
 CONFIG_NAME = "config.json"
 MAX_CONFIG_BYTES = 1024 * 1024  # real ones have a few thousand
@@ -61,9 +63,7 @@ class FolderCheckpoint:
         return tuple(self.folder.tensors)
 
     def tensor(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        info = self.folder.tensors.get(name)
-        if info is None:
-            raise ModelError(f"{self._path}: has no tensor {name!r}")
+        info = self._info(name)
         stored = _FLOATS.get(info.dtype)
         if stored is None:
             known = ", ".join(_FLOATS)
@@ -84,5 +84,15 @@ class FolderCheckpoint:
         self.folder.release(name)
         return out
 
+    def stored(self, name: str) -> Stored:
+        info = self._info(name)
+        return Stored(info.dtype, info.size)
+
     def close(self) -> None:
         self.folder.close()
+
+    def _info(self, name: str) -> TensorInfo:
+        info = self.folder.tensors.get(name)
+        if info is None:
+            raise ModelError(f"{self._path}: has no tensor {name!r}")
+        return info

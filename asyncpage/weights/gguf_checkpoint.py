@@ -8,6 +8,7 @@ INVARIANT: names, shapes and order of rows are Hugging Face's, whatever the arch
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from asyncpage.weights.gguf_qwen import (
 )
 from asyncpage.weights.gguf_source import Source, read
 from asyncpage.weights.settings import settle
+from asyncpage.weights.stored import Stored
 
 _Config = Callable[[GGUFFile], dict[str, Any]]
 _Sources = Callable[[Mapping[str, Any], GGUFFile], dict[str, Source]]
@@ -78,13 +80,27 @@ class GGUFCheckpoint:
         return tuple(f"GGUF {kind}" for kind in sorted(bytes_of, key=bytes_of.__getitem__, reverse=True))
 
     def tensor(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        source = self._sources.get(name)
-        if source is None:
-            raise ModelError(f"{self._file.path}: has no tensor that would be {name!r}")
-        return read(self._file, source, dtype)
+        return read(self._file, self._source(name), dtype)
+
+    def stored(self, name: str) -> Stored:
+        source = self._source(name)
+        infos = [self._file.tensors[piece.name] for piece in source.pieces]
+        # A piece is whole rows of its tensor, so its share of the items is its share of the bytes.
+        columns = prod(source.shape[1:])
+        size = sum(
+            info.size * (source.groups * piece.rows * columns) // prod(info.shape)
+            for piece, info in zip(source.pieces, infos, strict=True)
+        )
+        return Stored(" and ".join(dict.fromkeys(info.dtype for info in infos)), size)
 
     def close(self) -> None:
         self._file.close()
+
+    def _source(self, name: str) -> Source:
+        source = self._sources.get(name)
+        if source is None:
+            raise ModelError(f"{self._file.path}: has no tensor that would be {name!r}")
+        return source
 
     def _architecture(self) -> tuple[_Config, _Sources]:
         metadata, path = self._file.metadata, str(self._file.path)

@@ -18,6 +18,7 @@ from asyncpage.weights.folder_checkpoint import FolderCheckpoint
 from asyncpage.weights.fp8 import Fp8
 from asyncpage.weights.gptq import Gptq
 from asyncpage.weights.quantisation import Quantisation
+from asyncpage.weights.stored import Stored
 from asyncpage.weights.stored_tensors import StoredTensors
 
 METHODS: Mapping[str, Callable[[Mapping[str, Any], str], Quantisation]] = {
@@ -41,6 +42,7 @@ class QuantisedFolder:
         self.config = plain.config
         self.fingerprint = plain.fingerprint
         method = _choose(self.config["quantization_config"], plain.config_file)
+        self._label = method.label
         self._stored = StoredTensors(plain.folder)
         self._weights = method.find(self._stored)
         for name, weight in self._weights.items():
@@ -53,6 +55,12 @@ class QuantisedFolder:
     def tensor(self, name: str, dtype: torch.dtype) -> torch.Tensor:
         weight = self._weights.get(name)
         return self._plain.tensor(name, dtype) if weight is None else weight.read(self._stored, dtype)
+
+    def stored(self, name: str) -> Stored:
+        weight = self._weights.get(name)
+        if weight is None:
+            return self._plain.stored(name)
+        return Stored(self._label, sum(self._stored.infos[part].size for part in weight.parts))
 
     def close(self) -> None:
         self._plain.close()

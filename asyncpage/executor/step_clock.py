@@ -1,0 +1,212 @@
+"""Measures where the time of a step goes, operator by operator, on a runner that it loads for this alone.
+
+`asyncpage doctor` asks for it with the graph that it shows (`step_graph`). The runner is the one that serves, loaded as
+for serving; probes are put around its parts from outside, and cost about a microsecond a part.
+
+INVARIANT: the times of all operators and of the rest add up to the time of the steps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+
+from asyncpage.core.sampling import SamplingParams
+from asyncpage.errors import ModelError
+from asyncpage.executor.runner import load_runner
+from asyncpage.executor.step_graph import StepGraph
+from asyncpage.messages import EMPTY, Int32, Load, NewRow, Pooling, RequestId, Step
+from asyncpage.messages.executor import Handshake
+from asyncpage.models.probe import Probe, Prober
+
+PROMPT_TOKENS = 256
+"""Of the prompt whose prefill is measured, and the most that a step computes while rows reach their context."""
+
+_WARM_STEPS, _STEPS = 2, 8
+_PROMPTS = 2  # the first warms up
+
+Told = Callable[[int, int], None]
+"""told(done, total): how far it is, in steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """A step of `rows` rows with `tokens` tokens of each. `us`: by the key of a listed operator, in all its layers.
+
+    `rest_us`: of what is no operator, such as packing rows and planning attention.
+    """
+
+    rows: int
+    tokens: int
+    total_us: float
+    us: Mapping[str, float]
+    rest_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """`decode`: of one token each at the graph's context; None for an encoder."""
+
+    prefill: StepTime
+    decode: StepTime | None
+
+
+class _Runner(Protocol):
+    handshake: Handshake
+
+    def execute(self, step: Step) -> Any: ...
+
+    def watch(self, put: Callable[[str, Any], Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class StepClock:
+    """See `probe.Watch`: each key's own time, without that of the parts that it calls.
+
+    `wait`: ends when the device has done what it was told, None where it is done when the call returns.
+    """
+
+    def __init__(self, wait: Callable[[], None] | None = None) -> None:
+        self._wait = wait
+        self._stack: list[list[Any]] = []  # of key, when it began, nanoseconds that it called others for
+        self.own_ns: Counter[str] = Counter()
+
+    def enter(self, key: str, path: str) -> None:
+        if key.startswith("."):
+            key = f"{self._stack[-1][0]}{key}" if self._stack else key[1:]
+        if self._wait is not None:
+            self._wait()
+        self._stack.append([key, time.perf_counter_ns(), 0])
+
+    def leave(self, args: Sequence[Any], result: Any) -> None:
+        if self._wait is not None:
+            self._wait()
+        now = time.perf_counter_ns()
+        key, began, others = self._stack.pop()
+        self.own_ns[key] += now - began - others
+        if self._stack:
+            self._stack[-1][2] += now - began
+
+
+def measure(graph: StepGraph, settings: Mapping[str, Any], rows: int, told: Told) -> StepTimes:
+    """Load the model, run a prompt, and then `rows` rows a few steps at the graph's context.
+
+    Errors: as `load_runner`; `UsageError` above all, where the machine has too little memory for it.
+    """
+    block_size = settings["block_size"]
+    prompt = min(PROMPT_TOKENS, graph.max_model_len)
+    answer = _WARM_STEPS + _STEPS
+    before = max(1, min(graph.context - answer // 2, graph.max_model_len - answer - 1))
+    longest = graph.context if graph.is_encoder else max(prompt, before + answer) + 1
+    changes: dict[str, Any] = {
+        "max_model_len": min(longest, graph.max_model_len),
+        "max_num_seqs": rows + 1,
+        "max_num_batched_tokens": max(prompt, rows),
+        "kv_cache_bytes": None,
+        "num_kv_blocks": None if graph.is_encoder else 1 + (rows + 1) * graph.groups * -(-longest // block_size),
+    }
+    runner = cast(_Runner, load_runner(Load({**settings, **changes})))
+    try:
+        bench = _Bench(graph, runner, block_size, told)
+        if graph.is_encoder:
+            return StepTimes(bench.prompts(rows, graph.context, _PROMPTS), None)
+        total = _PROMPTS + -(-before // max(1, max(prompt, rows) // rows)) + answer
+        prefill = bench.prompts(1, prompt, total)
+        return StepTimes(prefill, bench.decode(rows, before, max(1, max(prompt, rows) // rows), total))
+    finally:
+        runner.close()
+
+
+class _Bench:
+    """Brings rows to the runner and steps it."""
+
+    def __init__(self, graph: StepGraph, runner: _Runner, block_size: int, told: Told) -> None:
+        self._graph, self._runner, self._block_size, self._told = graph, runner, block_size, told
+        self._clock = StepClock(
+            torch.cuda.synchronize if runner.handshake.device.startswith(("cuda", "rocm")) else None
+        )
+        self._random = np.random.default_rng(0)
+        self._done = 0
+        runner.watch(self._put)
+
+    def prompts(self, rows: int, tokens: int, total: int) -> StepTime:
+        """A step that computes whole prompts, after one to warm up."""
+        for _ in range(_PROMPTS - 1):
+            self._step(rows, tokens, total, added=self._rows(rows, tokens))
+            self._step(0, 0, total, removed=rows)
+        self._clock.own_ns.clear()
+        took = self._step(rows, tokens, total, added=self._rows(rows, tokens))
+        spent = self._time(rows, tokens, took, 1)
+        self._step(0, 0, total, removed=rows)
+        return spent
+
+    def decode(self, rows: int, before: int, chunk: int, total: int) -> StepTime:
+        """Steps of one token a row, behind `before` tokens that are computed in chunks."""
+        added, at = self._rows(rows, before), 0
+        while at < before:
+            self._step(rows, min(chunk, before - at), total, added=() if at else added)
+            at += chunk
+        for _ in range(_WARM_STEPS):
+            self._step(rows, 1, total)
+        self._clock.own_ns.clear()
+        took = sum(self._step(rows, 1, total) for _ in range(_STEPS))
+        return self._time(rows, 1, took, _STEPS)
+
+    def _put(self, name: str, part: Any) -> Probe:
+        if name == "model":
+            return Prober(self._clock).probe(part)
+        return Probe("" if name == "attention" else name, part, self._clock)
+
+    def _rows(self, rows: int, tokens: int) -> tuple[NewRow, ...]:
+        return tuple(self._row(number, tokens) for number in range(rows))
+
+    def _row(self, number: int, tokens: int) -> NewRow:
+        graph, longest = self._graph, self._runner.handshake.max_model_len
+        per_group = -(-longest // self._block_size)
+        groups = len(self._runner.handshake.groups)
+        tables = [
+            np.arange(per_group, dtype=np.int32) + 1 + (number * groups + group) * per_group for group in range(groups)
+        ]
+        row = NewRow(
+            row=number,
+            request=RequestId(self._done * 1000 + number + 1),
+            tokens=self._random.integers(0, graph.vocab_size, tokens, dtype=np.int32).tobytes(),
+            prompt_tokens=tokens,
+            computed=0,
+            tables=tuple(table.tobytes() for table in tables),
+            sampling=SamplingParams(temperature=0.0),
+            seed=0,
+        )
+        return replace(row, pooling=Pooling("mean")) if graph.is_encoder else row
+
+    def _step(self, rows: int, tokens: int, total: int, *, added: tuple[NewRow, ...] = (), removed: int = 0) -> int:
+        """Nanoseconds. A step that only removes rows is not counted as one."""
+        columns: Int32 = np.arange(rows, dtype=np.int32)
+        gone: Int32 = np.arange(removed, dtype=np.int32) if removed else EMPTY
+        step = Step(self._done + 1, 1, columns, np.full(rows, tokens, dtype=np.int32), gone, added)
+        began = time.perf_counter_ns()
+        failed = self._runner.execute(step).failed
+        took = time.perf_counter_ns() - began
+        if failed:
+            raise ModelError(f"the step that was to be measured failed: {failed[0][1]}")
+        if rows:
+            self._done += 1
+            self._told(self._done, total)
+        return took
+
+    def _time(self, rows: int, tokens: int, took_ns: int, steps: int) -> StepTime:
+        """What the clock has, a step."""
+        listed = {operator.key for block in self._graph.blocks for operator in block.operators}
+        spent: Counter[str] = Counter()
+        for key, own in self._clock.own_ns.items():
+            spent[self._graph.listed_key(key)] += own
+        us = {key: spent[key] / steps / 1000 for key in listed}
+        total = took_ns / steps / 1000
+        return StepTime(rows, tokens, total, us, total - sum(us.values()))
