@@ -42,7 +42,13 @@ class EngineConfig:
     served_model_name: tuple[str, ...] = setting((), "names the API answers to; the first is shown (default: MODEL)")
     dtype: str = setting(
         "auto",
-        "type of weights and activations; auto is float32 on a CPU",
+        "type of activations and weights; auto is float32 on a CPU",
+        choices=("auto", "float32", "bfloat16", "float16"),
+    )
+    weights_dtype: str = setting(
+        "auto",
+        "type in which weights are held, and widened as they are used; auto is dtype. For a model that does not fit a "
+        "CPU's memory in float32: half of it, and steps that take up to twice as long",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     kv_cache_dtype: str = setting(

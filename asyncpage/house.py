@@ -288,6 +288,7 @@ def executor_settings(
     """What the executor is told in `Load`. It inherits `arena`'s descriptor, and leaves its memory free."""
     names: Sequence[str] = (
         "dtype",
+        "weights_dtype",
         "kv_cache_dtype",
         "device",
         "max_model_len",

@@ -124,10 +124,11 @@ def _check_context(config: EngineConfig, path: Path) -> None:
 
 
 def _check_memory(config: EngineConfig, paths: Sequence[Path], memory: Memory) -> None:
-    """Weights are held as `dtype`, whatever the file holds, so each of its bits may become several bytes."""
+    """Weights are held as `weights_dtype`, whatever the file holds, so each of its bits may become several bytes."""
     if config.device == "cuda":
         return
-    item_bytes = _ITEM_BYTES.get(config.dtype, 4)
+    held = config.dtype if config.weights_dtype == "auto" else config.weights_dtype
+    item_bytes = _ITEM_BYTES.get(held, 4)
     weights = sum(map(_parameters, paths)) * item_bytes
     needed = weights + (config.kv_cache_bytes or 0) + _RUNTIME_BYTES
     if memory.available and needed > memory.available:
@@ -135,7 +136,7 @@ def _check_memory(config: EngineConfig, paths: Sequence[Path], memory: Memory) -
             f"too little memory: {config.model} needs about {_gib(needed)} ({_gib(weights)} of weights"
             f"{f', {_gib(config.kv_cache_bytes)} of KV cache' if config.kv_cache_bytes else ''}), "
             f"{_gib(memory.available)} are available{' in this control group' if memory.limit else ''}; "
-            "free some, lower --kv-cache-bytes, try --dtype bfloat16, or serve a smaller model"
+            "free some, lower --kv-cache-bytes, try --weights-dtype bfloat16, or serve a smaller model"
         )
 
 

@@ -132,7 +132,7 @@ def _describe(names: tuple[str, ...], loaded: Handshake) -> str:
 
 
 def _weights(loaded: Handshake) -> str:
-    size = f"{loaded.weight_bytes / 1024**3:.1f} GiB of weights"
+    size = f"{loaded.weight_bytes / 1024**3:.1f} GiB of weights in {loaded.weights_dtype}"
     return f"{size}, held dequantised from {' and '.join(loaded.stored_as)}" if loaded.stored_as else size
 
 

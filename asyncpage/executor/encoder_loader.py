@@ -51,6 +51,8 @@ def load_encoder(load: Load, checkpoint: Checkpoint, device: DeviceInfo, dtype: 
         raise UsageError(
             "an encoder makes no tokens that could be guessed, so --speculation means nothing; leave it out"
         )
+    if settings.get("weights_dtype", "auto") not in ("auto", dtype):
+        raise UsageError("--weights-dtype is for decoders; an encoder's weights are held in --dtype; leave it out")
     torch_dtype = getattr(torch, dtype)
     outline = outline_encoder(checkpoint.config, torch_dtype)
     if device.kind == "cpu":
@@ -86,6 +88,7 @@ def load_encoder(load: Load, checkpoint: Checkpoint, device: DeviceInfo, dtype: 
         hidden_size=model.hidden_size,
         weight_bytes=outline.weight_bytes,
         stored_as=checkpoint.stored_as,
+        weights_dtype=dtype,
     )
     shape = BatchShape(
         groups=1,

@@ -72,7 +72,10 @@ class _Share:
         checkpoint = open_checkpoint(Path(settings["model_path"]))
         try:
             self._parameters = Parameters(
-                lambda name: checkpoint.tensor(name, self._dtype), self._dtype, self._device.torch_device
+                lambda name: checkpoint.tensor(name, self._dtype),
+                self._dtype,
+                self._device.torch_device,
+                held=getattr(torch, settings["weights_dtype"]),
             )
             self._width = build_model(checkpoint.config, None, self._dtype, "cpu", experts=self).hidden_size
         finally:

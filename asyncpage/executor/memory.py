@@ -91,8 +91,8 @@ def check_model(weight_bytes: int, demand: PoolDemand, *, available: int) -> Non
         turn = "--max-model-len" if asked is None else "--num-kv-blocks or --kv-cache-bytes"
         raise UsageError(
             f"too little memory: {gib(weight_bytes)} of weights, {gib(pool)} for {for_what} and {gib(WORKING_BYTES)} "
-            f"to work with are needed, {gib(available)} are available; lower {turn}, use --dtype bfloat16, free some "
-            "or serve a smaller model"
+            f"to work with are needed, {gib(available)} are available; lower {turn}, use --weights-dtype bfloat16, "
+            "free some or serve a smaller model"
         )
 
 

@@ -61,15 +61,22 @@ def _load_runner(load: Load, undo: ExitStack) -> Runner:
         torch.set_num_threads(threads)
     dtype = dtype_on(device, settings["dtype"])
     torch_dtype = getattr(torch, dtype)
+    held = _held(settings.get("weights_dtype", "auto"), dtype)
+    torch_held = getattr(torch, held)
     kv_dtype = dtype if settings["kv_cache_dtype"] == "auto" else settings["kv_cache_dtype"]
-    settled = {"dtype": dtype, "device": "cpu" if device.kind == "cpu" else "cuda", "cpu_threads": threads}
+    settled = {
+        "dtype": dtype,
+        "weights_dtype": held,
+        "device": "cpu" if device.kind == "cpu" else "cuda",
+        "cpu_threads": threads,
+    }
     for_ranks = replace(load, settings={**settings, **settled})
     checkpoint = open_checkpoint(Path(settings["model_path"]))
     try:
         if is_encoder(checkpoint.config):
             open_experts(for_ranks, {}, device)
             return load_encoder(load, checkpoint, device, dtype)
-        outline = outline_model(checkpoint.config, torch_dtype)
+        outline = outline_model(checkpoint.config, torch_dtype, held=torch_held)
         specs = outline.model.specs(kv_dtype, settings["block_size"])
         backend = choose(settings["attention_backend"], specs, device)
         layout = shared_layout(backend, specs, device)
@@ -87,6 +94,7 @@ def _load_runner(load: Load, undo: ExitStack) -> Runner:
             device.torch_device,
             adapt=None if adapters is None else adapters.adapt,
             experts=experts.host,
+            held=torch_held,
         )
         fingerprint, stored_as = checkpoint.fingerprint, checkpoint.stored_as
     finally:
@@ -115,7 +123,7 @@ def _load_runner(load: Load, undo: ExitStack) -> Runner:
         slot_part=SlotPart(0, demand.block_bytes),
     )
     handshake = Handshake(
-        fingerprint=_identity(fingerprint, dtype, layout, draft),
+        fingerprint=_identity(fingerprint, dtype, held, layout, draft),
         pid=os.getpid(),
         rank=load.rank,
         blocks=blocks,
@@ -133,6 +141,7 @@ def _load_runner(load: Load, undo: ExitStack) -> Runner:
         linears=() if adapters is None else adapters.linears,
         weight_bytes=outline.weight_bytes,
         stored_as=stored_as,
+        weights_dtype=held,
     )
     shape = BatchShape(
         groups=len(model.groups),
@@ -181,6 +190,18 @@ def dtype_on(device: DeviceInfo, asked: str) -> str:
     return "float32" if device.kind == "cpu" else "bfloat16"
 
 
+def _held(asked: str, dtype: str) -> str:
+    """`auto` is what is computed in. Errors: `UsageError` for a type that is not narrower: it would gain nothing."""
+    if asked in ("auto", dtype):
+        return dtype
+    if dtype != "float32":
+        raise UsageError(
+            f"--weights-dtype {asked} is for weights that take less than --dtype, which is {dtype}; leave it out, or "
+            "give --dtype float32"
+        )
+    return asked
+
+
 def _demand(
     settings: Mapping[str, Any], model: Model, layout: KVLayout, draft: LoadedDraft | None
 ) -> memory.PoolDemand:
@@ -215,9 +236,9 @@ def _available(device: DeviceInfo) -> int:
     return int(free)
 
 
-def _identity(weights: str, dtype: str, layout: KVLayout, draft: LoadedDraft | None) -> str:
+def _identity(weights: str, dtype: str, held: str, layout: KVLayout, draft: LoadedDraft | None) -> str:
     """One word for what a successor must share: weights, arithmetic and the KV layout, a draft model's among it."""
-    parts = [weights, dtype, layout.dtype, str(layout.shape), str(layout.stride_order)]
+    parts = [weights, dtype, held, layout.dtype, str(layout.shape), str(layout.stride_order)]
     if draft is not None:
         parts += [draft.fingerprint, draft.layout.dtype, str(draft.layout.shape), str(draft.layout.stride_order)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()

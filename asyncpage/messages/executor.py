@@ -143,8 +143,8 @@ class Handshake:
 
     `kind`: an encoder makes vectors only, and no KV that another prompt could use. `hidden_size`: numbers in a vector.
     `linears`: what adapters may change, none where the executor was not told to run any.
-    `weight_bytes`: of the weights as they are held. `stored_as`: the kinds of quantised ones in the files, which are
-    held dequantised.
+    `weight_bytes`: of the weights as they are held, most of them in `weights_dtype`. `stored_as`: the kinds of
+    quantised ones in the files, which are held dequantised.
     """
 
     fingerprint: str
@@ -167,6 +167,7 @@ class Handshake:
     linears: tuple[AdaptableLinear, ...] = ()
     weight_bytes: int = 0
     stored_as: tuple[str, ...] = ()
+    weights_dtype: str = ""
 
 
 @record(frozen=True, slots=True)

@@ -76,7 +76,7 @@ class Decoder:
 
     def specs(self, kv_dtype: str, block_size: int) -> tuple[AttentionSpec, ...]:
         """One a group."""
-        return tuple(shape.spec(self._embedding.weight.dtype, kv_dtype, block_size) for shape in self._shapes)
+        return tuple(shape.spec(self._embedding.dtype, kv_dtype, block_size) for shape in self._shapes)
 
     def forward(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
         """Hidden states [T, E] after the last norm."""

@@ -108,17 +108,18 @@ def build_model(
     dtype: torch.dtype,
     device: torch.device | str,
     *,
+    held: torch.dtype | None = None,
     adapt: Adapt | None = None,
     experts: ExpertHost | None = None,
 ) -> Model:
     """The decoder that `config` (a config.json's vocabulary) names, its weights taken by `tensor(name)`.
 
-    `adapt`: see `Parameters`. `experts`: who runs its experts, None for this process. Without `tensor` nothing but what
-    they make has values.
+    `held`: the type of its matrices in memory, by default `dtype`. `adapt`: see `Parameters`. `experts`: who runs its
+    experts, None for this process. Without `tensor` nothing but what they make has values.
     Errors: `ModelError` for an architecture, option or tensor that does not fit, by name; `UsageError` for a plug-in
     that is broken.
     """
-    parameters = Parameters(tensor, dtype, device, adapt=adapt, experts=experts)
+    parameters = Parameters(tensor, dtype, device, held=held, adapt=adapt, experts=experts)
     return cast(Model, find_family(config).build(config, parameters))
 
 
@@ -127,19 +128,24 @@ def build_encoder(config: Config, tensor: TakeTensor, dtype: torch.dtype, device
     return cast(Encoder, find_family(config).build(config, Parameters(tensor, dtype, device)))
 
 
-def outline_model(config: Config, dtype: torch.dtype, *, label: Label | None = None) -> Outline[Model]:
-    """The decoder that `config` names, before a tensor is read. `label`: see `Parameters`. Errors: as `build_model`."""
-    return cast(Outline[Model], _outline(config, dtype, label))
+def outline_model(
+    config: Config, dtype: torch.dtype, *, held: torch.dtype | None = None, label: Label | None = None
+) -> Outline[Model]:
+    """The decoder that `config` names, before a tensor is read. `held`, `label`: see `Parameters`.
+
+    Errors: as `build_model`.
+    """
+    return cast(Outline[Model], _outline(config, dtype, held, label))
 
 
 def outline_encoder(config: Config, dtype: torch.dtype, *, label: Label | None = None) -> Outline[Encoder]:
     """The encoder that `config` names, before a tensor is read. Otherwise as `outline_model`."""
-    return cast(Outline[Encoder], _outline(config, dtype, label))
+    return cast(Outline[Encoder], _outline(config, dtype, None, label))
 
 
-def _outline(config: Config, dtype: torch.dtype, label: Label | None) -> Outline[Any]:
+def _outline(config: Config, dtype: torch.dtype, held: torch.dtype | None, label: Label | None) -> Outline[Any]:
     census = _Census()
-    parameters = Parameters(None, dtype, experts=census, label=label)
+    parameters = Parameters(None, dtype, held=held, experts=census, label=label)
     model = find_family(config).build(config, parameters)
     return Outline(model, parameters.taken_bytes, census.experts)
 

@@ -84,7 +84,8 @@ def test_the_demo_model_fits_where_its_weights_and_the_runtime_fit(demo_model: P
     with pytest.raises(UsageError, match=r"too little memory: demo needs about 0\.9 GiB \(0\.5 GiB of weights\)"):
         check_engine(EngineConfig(), is_torch_here=True, memory=just_weights)
     # Half the bytes a weight: what was too little is enough.
-    check_engine(EngineConfig(dtype="bfloat16"), is_torch_here=True, memory=Memory(GIB, weights // 2 + GIB // 2, GIB))
+    for half in (EngineConfig(dtype="bfloat16"), EngineConfig(weights_dtype="bfloat16")):
+        check_engine(half, is_torch_here=True, memory=Memory(GIB, weights // 2 + GIB // 2, GIB))
 
 
 def test_the_asked_for_cache_counts(demo_model: Path) -> None:

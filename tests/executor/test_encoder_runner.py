@@ -183,3 +183,9 @@ def test_too_little_memory_is_told_before_weights_are_read(make: Make, monkeypat
     monkeypatch.setattr(memory, "WORKING_BYTES", 1 << 60)
     with pytest.raises(UsageError, match=r"too little memory: 0\.00 GiB of weights"):
         make()
+
+
+def test_a_type_of_weights_that_would_not_be_obeyed_is_refused(make: Make) -> None:
+    with pytest.raises(UsageError, match="--weights-dtype is for decoders"):
+        make(weights_dtype="bfloat16")
+    assert make(weights_dtype="float32").handshake.weights_dtype == "float32"
