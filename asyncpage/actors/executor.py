@@ -240,7 +240,7 @@ class ExecutorActor(ExecutorEnd):
             return
         self._disarm()
         self._state = "ready"
-        log.info("executor.loaded", pid=handshake.pid, load_ms=handshake.load_ms, epoch=self._steps.epoch)
+        log.info("executor.loaded", family=handshake.family, load_ms=handshake.load_ms, epoch=self._steps.epoch)
         if self._first is not None:
             self._first.set_result(handshake)
         else:

@@ -134,7 +134,7 @@ def _examine(model: str) -> Iterator[Finding]:
     yield from found
     if torch.state == "ok":  # what follows loads it into this process, which only now is known to go well
         if path is not None:
-            yield _weights(path)
+            yield from _weights(path)
         yield from _backends()
 
 
@@ -215,19 +215,21 @@ def _model(name: str) -> tuple[Path | None, tuple[Finding, ...]]:
     return path, (*caches, Finding(title, "ok", f"{path} ({size / 1e6:.0f} MB)"))
 
 
-def _weights(path: Path) -> Finding:
+def _weights(path: Path) -> Iterator[Finding]:
     """What they take. Quantised ones are dequantised at load: no device of ours multiplies by them as they are."""
     from asyncpage.executor.holding import read_holding
 
     try:
         holding = read_holding(path)
     except AsyncpageError as error:
-        return Finding("weights", "missing", str(error).splitlines()[0], "asyncpage serve, with another model")
+        yield Finding("weights", "missing", str(error).splitlines()[0], "asyncpage serve, with another model")
+        return
+    yield Finding("model family", "ok", holding.family)
     sizes = f"{_gib(4 * holding.weights)} as float32, {_gib(2 * holding.weights)} as bfloat16 or float16"
-    if not holding.stored_as:
-        return Finding("weights", "ok", sizes)
-    kinds = " and ".join(holding.stored_as)
-    return Finding("weights", "ok", f"stored as {kinds}, held dequantised (no unit here multiplies by them): {sizes}")
+    if holding.stored_as:
+        kinds = " and ".join(holding.stored_as)
+        sizes = f"stored as {kinds}, held dequantised (no unit here multiplies by them): {sizes}"
+    yield Finding("weights", "ok", sizes)
 
 
 def _backends() -> Iterator[Finding]:

@@ -87,6 +87,7 @@ def load_encoder(load: Load, checkpoint: Checkpoint, device: DeviceInfo, dtype: 
         kind="encoder",
         hidden_size=model.hidden_size,
         weight_bytes=outline.weight_bytes,
+        family=outline.family,
         stored_as=checkpoint.stored_as,
         weights_dtype=dtype,
     )

@@ -18,18 +18,22 @@ from asyncpage.weights.checkpoint import open_checkpoint
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """`stored_as`: the kinds of quantised weights in the files. `weights`: how many numbers they are when loaded."""
+    """`stored_as`: the kinds of quantised weights in the files. `weights`: how many numbers they are when loaded.
+
+    `family`: what people call the model's.
+    """
 
     stored_as: tuple[str, ...]
     weights: int
+    family: str
 
 
 def read_holding(path: Path) -> Holding:
     """Errors: `ModelError` for a model that would not be loaded."""
     checkpoint = open_checkpoint(path)
     try:
-        outline = outline_encoder if is_encoder(checkpoint.config) else outline_model
-        dtype = torch.float32
-        return Holding(checkpoint.stored_as, outline(checkpoint.config, dtype).weight_bytes // dtype.itemsize)
+        outlined = outline_encoder if is_encoder(checkpoint.config) else outline_model
+        outline = outlined(checkpoint.config, torch.float32)
+        return Holding(checkpoint.stored_as, outline.weight_bytes // torch.float32.itemsize, outline.family)
     finally:
         checkpoint.close()

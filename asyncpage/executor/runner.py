@@ -95,6 +95,7 @@ def _load_runner(load: Load, undo: ExitStack) -> Runner:
             adapt=None if adapters is None else adapters.adapt,
             experts=experts.host,
             held=torch_held,
+            names=checkpoint.names,
         )
         fingerprint, stored_as = checkpoint.fingerprint, checkpoint.stored_as
     finally:
@@ -142,6 +143,7 @@ def _load_runner(load: Load, undo: ExitStack) -> Runner:
         weight_bytes=outline.weight_bytes,
         stored_as=stored_as,
         weights_dtype=held,
+        family=outline.family,
     )
     shape = BatchShape(
         groups=len(model.groups),

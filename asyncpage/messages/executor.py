@@ -144,7 +144,7 @@ class Handshake:
     `kind`: an encoder makes vectors only, and no KV that another prompt could use. `hidden_size`: numbers in a vector.
     `linears`: what adapters may change, none where the executor was not told to run any.
     `weight_bytes`: of the weights as they are held, most of them in `weights_dtype`. `stored_as`: the kinds of
-    quantised ones in the files, which are held dequantised.
+    quantised ones in the files, which are held dequantised. `family`: what people call the model's.
     """
 
     fingerprint: str
@@ -168,6 +168,7 @@ class Handshake:
     weight_bytes: int = 0
     stored_as: tuple[str, ...] = ()
     weights_dtype: str = ""
+    family: str = ""
 
 
 @record(frozen=True, slots=True)

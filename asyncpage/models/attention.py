@@ -31,6 +31,7 @@ class AttentionShape:
     window: int = 0
     softcap: float = 0.0
     kind: Literal["mha", "mla"] = "mha"
+    sinks: bool = False
 
     def spec(self, dtype: torch.dtype, kv_dtype: str, block_size: int) -> AttentionSpec:
         """The question to a backend, for activations of `dtype` and a cache of `kv_dtype`."""
@@ -45,6 +46,7 @@ class AttentionShape:
             block_size=block_size,
             window=self.window,
             softcap=self.softcap,
+            sinks=self.sinks,
         )
 
 

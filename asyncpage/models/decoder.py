@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from asyncpage.backends.contract import AttentionSpec, LayerParams
-from asyncpage.messages import LayerGroup
 from asyncpage.models.attention import AttentionPart
-from asyncpage.models.layer_group import group_layers
+from asyncpage.models.layer_group import Layering
 from asyncpage.models.layers import Embedding, RowMap
 from asyncpage.models.model import Attend
 from asyncpage.models.rope import Angles, Rope
@@ -62,21 +61,13 @@ class Decoder:
         self.max_model_len = max_model_len
         self._embedding, self._layers, self._norm, self._head = embedding, tuple(layers), norm, head
         self._ropes = tuple(ropes)
-        shapes = [layer.attention.shape for layer in self._layers]
-        groups = group_layers(shapes)
-        self._shapes = tuple(shapes[layers[0]] for layers in groups)
-        self.groups = tuple(
-            LayerGroup("window" if shape.window else "full", shape.window, len(layers))
-            for shape, layers in zip(self._shapes, groups, strict=True)
-        )
-        places = {layer: (group, slot) for group, layers in enumerate(groups) for slot, layer in enumerate(layers)}
-        self.layer_groups = tuple(places[layer][0] for layer in range(len(shapes)))
-        self.layer_slots = tuple(places[layer][1] for layer in range(len(shapes)))
+        self._layering = layering = Layering.of([layer.attention.shape for layer in self._layers])
+        self.groups, self.layer_groups, self.layer_slots = layering.groups, layering.layer_groups, layering.layer_slots
         self.layer_params = tuple(LayerParams(layer.attention.scale) for layer in self._layers)
 
     def specs(self, kv_dtype: str, block_size: int) -> tuple[AttentionSpec, ...]:
         """One a group."""
-        return tuple(shape.spec(self._embedding.dtype, kv_dtype, block_size) for shape in self._shapes)
+        return self._layering.specs(self._embedding.dtype, kv_dtype, block_size)
 
     def forward(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
         """Hidden states [T, E] after the last norm."""

@@ -31,7 +31,7 @@ class Parameters:
 
     Without `tensor` there are no values: what is taken has its shape and no memory of its own. `taken_bytes`: of all
     that was taken so far. `adapt` is asked of every linear map. `experts`: who runs the experts of a model that has
-    some. `label` is asked of what has no values.
+    some. `label` is asked of what has no values. `names`: of all tensors that there are.
     """
 
     def __init__(
@@ -44,7 +44,9 @@ class Parameters:
         adapt: Adapt | None = None,
         experts: ExpertHost | None = None,
         label: Label | None = None,
+        names: Sequence[str] = (),
     ) -> None:
+        self.names = tuple(names)
         self._tensor = tensor
         self._label = label
         self._adapt = adapt
@@ -53,6 +55,15 @@ class Parameters:
         self.device = torch.device(device)
         self.held = dtype if held is None else held
         self.taken_bytes = 0
+
+    @property
+    def has_values(self) -> bool:
+        return self._tensor is not None
+
+    def read(self, name: str) -> Tensor:
+        """One tensor as it is stored, on the CPU, for a family that does not take its tensors one by one."""
+        assert self._tensor is not None
+        return self._tensor(name)
 
     def take(self, name: str, *shape: int) -> Tensor:
         """One tensor. Errors: `ModelError` when it is missing or of another shape."""

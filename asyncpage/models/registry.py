@@ -8,8 +8,9 @@ INVARIANT: a family is loaded only for a config of its own model type, so a brok
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Generic, TypeVar, cast
 
 import torch
@@ -58,6 +59,9 @@ BUILT_IN: dict[str, type[Family]] = {
 }
 """Families by model type."""
 
+INSTALL = "pip install 'asyncpage[transformers]'"
+"""What to type where another library's code may run a model."""
+
 
 def _breaches(family: Any) -> tuple[str, ...]:
     kind, served = getattr(family, "kind", None), getattr(family, "architectures", None)
@@ -78,12 +82,13 @@ FAMILIES: PluginGroup[Family] = PluginGroup(
 class Outline(Generic[Built]):
     """A model without its weights: `model` tells its shapes. `weight_bytes`: what the weights will take.
 
-    `experts`: how many each layer has, by its index; layers without are not there.
+    `experts`: how many each layer has, by its index; layers without are not there. `family`: what people call it.
     """
 
     model: Built
     weight_bytes: int
     experts: Mapping[int, int]
+    family: str
 
 
 class _Census:
@@ -111,15 +116,17 @@ def build_model(
     held: torch.dtype | None = None,
     adapt: Adapt | None = None,
     experts: ExpertHost | None = None,
+    names: Sequence[str] = (),
 ) -> Model:
     """The decoder that `config` (a config.json's vocabulary) names, its weights taken by `tensor(name)`.
 
     `held`: the type of its matrices in memory, by default `dtype`. `adapt`: see `Parameters`. `experts`: who runs its
-    experts, None for this process. Without `tensor` nothing but what they make has values.
+    experts, None for this process. Without `tensor` nothing but what they make has values. `names`: of
+    all tensors that there are.
     Errors: `ModelError` for an architecture, option or tensor that does not fit, by name; `UsageError` for a plug-in
     that is broken.
     """
-    parameters = Parameters(tensor, dtype, device, held=held, adapt=adapt, experts=experts)
+    parameters = Parameters(tensor, dtype, device, held=held, adapt=adapt, experts=experts, names=names)
     return cast(Model, find_family(config).build(config, parameters))
 
 
@@ -146,24 +153,41 @@ def outline_encoder(config: Config, dtype: torch.dtype, *, label: Label | None =
 def _outline(config: Config, dtype: torch.dtype, held: torch.dtype | None, label: Label | None) -> Outline[Any]:
     census = _Census()
     parameters = Parameters(None, dtype, held=held, experts=census, label=label)
-    model = find_family(config).build(config, parameters)
-    return Outline(model, parameters.taken_bytes, census.experts)
+    family = find_family(config)
+    model = family.build(config, parameters)
+    return Outline(model, parameters.taken_bytes, census.experts, family.name)
 
 
 def find_family(config: Config) -> Family:
     """The family of the config's `model_type`, if it serves one of its `architectures`.
 
+    A model type that has no family may run through transformers, where that is installed.
     Errors: `ModelError` when there is none, with what is served; `UsageError` for a plug-in that is broken.
     """
-    model_type, named = config.get("model_type"), config.get("architectures") or []
+    model_type, named, refusal = config.get("model_type"), config.get("architectures") or [], _refusal(config)
     if model_type in FAMILIES.names():
         family = FAMILIES.load(str(model_type))
         if not named or set(named) & set(family.architectures):
             return family
-    found = " or ".join(map(str, named)) or "unnamed"
+        raise ModelError(refusal)
+    if find_spec("transformers") is None:
+        raise ModelError(f"{refusal}; {INSTALL} may run it")
+    # Only where it is needed: it takes seconds and much memory.
+    try:
+        from asyncpage.models.transformers_family import TransformersFamily, unserved
+    except ImportError as error:  # another version than the extra's
+        raise ModelError(f"{refusal}; {INSTALL} may run it, what is installed does not: {error}") from error
+    reason = unserved(config)
+    if reason:
+        raise ModelError(f"{refusal}; {reason}")
+    return TransformersFamily()
+
+
+def _refusal(config: Config) -> str:
+    found = " or ".join(map(str, config.get("architectures") or [])) or "unnamed"
     known = dict.fromkeys(name for family in BUILT_IN.values() for name in family.architectures)
     others = [name for name in FAMILIES.names() if name not in BUILT_IN]
-    raise ModelError(
-        f"model architecture {found} of model type {model_type!r} is not supported; supported are {', '.join(known)}"
-        + (f" and, by plug-ins, model type {', '.join(others)}" if others else "")
+    return (
+        f"model architecture {found} of model type {config.get('model_type')!r} is not supported; "
+        f"supported are {', '.join(known)}" + (f" and, by plug-ins, model type {', '.join(others)}" if others else "")
     )

@@ -166,7 +166,7 @@ def test_a_strangers_family_is_found_by_its_entry_point_and_named_among_what_is_
     plugins(("whale", "Whale"))
     assert build(**WHALE).max_model_len == 32
     assert not is_encoder(WHALE)
-    with pytest.raises(ModelError, match=r"DolphinForCausalLM .*BertModel and, by plug-ins, model type whale$"):
+    with pytest.raises(ModelError, match=r"DolphinForCausalLM .*BertModel and, by plug-ins, model type whale;"):
         build(architectures=["DolphinForCausalLM"], model_type="dolphin")
     with pytest.raises(ModelError, match=r"WhaleForQuestions of model type 'whale' is not supported"):
         build(architectures=["WhaleForQuestions"], model_type="whale")

@@ -71,7 +71,8 @@ def config_of(oracle: Any) -> dict[str, Any]:
 def ours(oracle: Any, dtype: torch.dtype = torch.float32, adapt: Adapt | None = None, **changes: Any) -> Model:
     """Our model of the same weights, from config.json's words and tensors by name."""
     tensors = revert_weight_conversion(oracle, oracle.state_dict())  # by the names that a saved one would have
-    return build_model({**config_of(oracle), **changes}, tensors.__getitem__, dtype, "cpu", adapt=adapt)
+    config = {**config_of(oracle), **changes}
+    return build_model(config, tensors.__getitem__, dtype, "cpu", adapt=adapt, names=tuple(tensors))
 
 
 def prompts(*lengths: int, seed: int = 3) -> list[list[int]]:
