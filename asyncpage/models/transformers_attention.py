@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from asyncpage.backends.contract import LayerParams
@@ -33,7 +34,10 @@ _IDLE = frozenset({"position_ids", "position_embeddings", "use_cache", "cache_po
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerCall:
-    """What a layer asks: its shape, what scores are multiplied by, and its sinks, one a head, if there are any."""
+    """What a layer asks: its shape, what scores are multiplied by, and its sinks, one a head, if there are any.
+
+    Keys and values of different widths are kept in a cache of the wider one.
+    """
 
     shape: AttentionShape
     scale: float
@@ -95,8 +99,8 @@ class PagedCalls:
         if replace(call.shape, window=known.shape.window) != known.shape or call.scale != known.scale:
             raise ModelError(f"layer {layer} asks attention for something else than when the model was loaded")
         assert self._attend is not None
-        q_THD, k_TGD, v_TGD = (part[0].transpose(0, 1) for part in (q, k, v))
-        return self._attend(layer, q_THD, k_TGD, v_TGD).unsqueeze(0)
+        q_THD, k_TGD, v_TGD = (_rows(part, known.shape.head_dim) for part in (q, k, v))
+        return self._attend(layer, q_THD, k_TGD, v_TGD)[None, ..., : v.shape[3]]
 
 
 def _read(layer: int, q: Tensor, k: Tensor, v: Tensor, asked: Mapping[str, Any]) -> LayerCall:
@@ -120,15 +124,22 @@ def _read(layer: int, q: Tensor, k: Tensor, v: Tensor, asked: Mapping[str, Any])
             raise ModelError(f"layer {layer} gives attention a {name} that is no number: {type(number).__name__}")
     if sinks is not None and sinks.shape != (q.shape[1],):
         raise ModelError(f"layer {layer} has sinks of shape {list(sinks.shape)}, one a head is obeyed")
+    width = max(q.shape[3], v.shape[3])
     shape = AttentionShape(
         q_heads=q.shape[1],
         kv_heads=k.shape[1],
-        head_dim=q.shape[3],
-        v_head_dim=v.shape[3],
+        head_dim=width,
+        v_head_dim=width,
         softcap=float(softcap or 0.0),
         sinks=sinks is not None,
     )
     return LayerCall(shape, q.shape[3] ** -0.5 if scale is None else float(scale), sinks)
+
+
+def _rows(part_HTD: Tensor, width: int) -> Tensor:
+    """[1, heads, T, D] as [T, heads, width]. Zeros behind keys and queries, or values, change nothing but the room."""
+    part_THD = part_HTD[0].transpose(0, 1)
+    return part_THD if part_THD.shape[2] == width else functional.pad(part_THD, (0, width - part_THD.shape[2]))
 
 
 def _window(layer: int, mask: Tensor | None) -> int:

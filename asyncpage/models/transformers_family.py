@@ -31,11 +31,15 @@ from asyncpage.models.transformers_trial import compare, own_logits
 
 LIBRARY = f"transformers {transformers.__version__}"
 
+MAX_LAYERS = 1 << 10  # each is put together before a tensor is looked for
+
 _LISTENING = torch.bfloat16
 """The type of models without values: grouped products of experts are told their shapes in this one only."""
 
 _CLASSES = {name: of for name, of in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items() if isinstance(of, str)}
 """Names of the library's classes, by model type."""
+
+_CHOICES = ("attn_implementation", "experts_implementation", "_implementation_internal")
 
 _KINDS = {"full_attention", "sliding_attention"}
 
@@ -56,7 +60,7 @@ class TransformersFamily:
             if not parameters.has_values:
                 with torch.device("meta"):
                     module = of._from_config(settings, attn_implementation=NAME, dtype=_LISTENING).eval()
-                parameters.taken_bytes += parameters.dtype.itemsize * sum(one.numel() for one in _tensors(module))
+                parameters.taken_bytes += parameters.dtype.itemsize * module.num_parameters()
                 return TransformersModel(module, parameters.dtype, _positions(settings))
             module = _load(of, settings, parameters)
             own = own_logits(module)  # before the module is made one of ours
@@ -120,8 +124,15 @@ def _settings(model: Any, config: Config) -> Any:
         )
     if config.get("fusion_config") is not None:
         raise ModelError("config: fusion_config is not supported; null is")
-    words = {name: value for name, value in config.items() if name not in ("quantization_config", "fusion_config")}
+    # Weights come dequantised, and which code of the library computes what is decided here.
+    words = {
+        name: value
+        for name, value in config.items()
+        if name not in ("quantization_config", "fusion_config") and not name.endswith(_CHOICES)
+    }
     settings = CONFIG_MAPPING[config["model_type"]].from_dict(words)
+    if getattr(settings, "num_hidden_layers", 0) > MAX_LAYERS:
+        raise ModelError(f"config: {settings.num_hidden_layers} layers are more than any model has")
     settings.return_dict, settings.use_cache = True, False
     settings.output_attentions = settings.output_hidden_states = False
     if settings.is_encoder_decoder or getattr(settings, "add_cross_attention", False):
@@ -157,12 +168,6 @@ def _ropes(settings: Any) -> list[Mapping[str, Any]]:
     """The ways to turn positions: one, or one for each kind of layer."""
     ropes = getattr(settings, "rope_parameters", None) or {}
     return [ropes, *(value for value in ropes.values() if isinstance(value, dict))]
-
-
-def _tensors(module: torch.nn.Module) -> list[Tensor]:
-    """What is loaded: a weight that serves twice counts once."""
-    stored = module.state_dict(keep_vars=True).values()
-    return list({id(tensor): tensor for tensor in stored}.values())
 
 
 @contextmanager

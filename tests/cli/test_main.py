@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -162,9 +163,21 @@ def test_the_doctor_reports_every_dependency_of_the_core(
     } <= findings.keys()
     assert all(finding["hint"] for finding in findings.values() if finding["state"] == "missing")
     # 134,515,008 parameters, as the model's card counts them.
+    assert findings["model family"]["found"] == "Llama"
     assert findings["weights"]["found"] == (
         "stored as GGUF Q4_1 and GGUF Q8_0, held dequantised (no unit here multiplies by them): "
         "0.5 GiB as float32, 0.3 GiB as bfloat16 or float16"
+    )
+
+
+def test_the_doctor_says_through_what_a_model_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    save_file({"norm.weight": np.ones(4, np.float32)}, tmp_path / "model.safetensors")
+    config = {"model_type": "granite", "num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 4}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert main(["doctor", "--model", str(tmp_path)]) == 0
+    assert (
+        f"  model family       ok       runs through transformers {version('transformers')}\n"
+        in capsys.readouterr().out
     )
 
 

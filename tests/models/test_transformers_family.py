@@ -88,6 +88,7 @@ def test_a_model_type_that_has_a_family_never_goes_to_the_library() -> None:
         (of("granite", auto_map={"AutoModelForCausalLM": "m.M"}), "remove auto_map from config.json"),
         (of("granite", fusion_config={"moe": True}), "fusion_config is not supported"),
         (of("granite", is_causal=False, num_hidden_layers=1), "layer 0 gives attention is_causal"),
+        (of("gpt2", n_layer=1 << 20), "1048576 layers are more than any model has"),
         (of("granite", is_encoder_decoder=True), "it attends to an encoder"),
         (of("granite", max_position_embeddings=None), "max_position_embeddings.* expected int"),
         (

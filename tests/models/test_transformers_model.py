@@ -52,6 +52,21 @@ MODELS: Variants = {
             "rope_theta": 10000.0,
         },
     },
+    # Keys and values out of one latent vector, values narrower than keys, experts and shared ones.
+    "DeepseekV3": {
+        "num_key_value_heads": 6,
+        "q_lora_rank": 20,
+        "kv_lora_rank": 18,
+        "qk_nope_head_dim": 10,
+        "qk_rope_head_dim": 4,
+        "v_head_dim": 9,
+        "moe_intermediate_size": 24,
+        "n_routed_experts": 8,
+        "n_group": 2,
+        "topk_group": 1,
+        "num_experts_per_tok": 2,
+        "first_k_dense_replace": 1,
+    },
     # Experts of which files have one tensor each, and the library one for all.
     "Olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
 }
@@ -67,7 +82,7 @@ def test_logits_are_the_librarys_in_mixed_steps(name: str, paged_model: Any) -> 
     check_mixed_steps(oracle(name), paged_model, "reference" if name == "GptOss" else "cpu")
 
 
-@pytest.mark.parametrize("name", ["Cohere2", "GPT2", "Olmoe"])
+@pytest.mark.parametrize("name", ["Cohere2", "GPT2", "GPTNeoX", "Olmoe"])
 def test_a_saved_folder_gives_the_librarys_greedy_tokens(name: str, tmp_path: Path) -> None:
     check_saved(oracle(name), tmp_path)
 
