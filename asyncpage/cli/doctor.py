@@ -24,7 +24,7 @@ import asyncpage
 from asyncpage.cli.command import Command, Environment
 from asyncpage.cli.expert_report import report as expert_report
 from asyncpage.cli.step_report import StepQuestion, StepReport, read_step_report
-from asyncpage.errors import AsyncpageError, UsageError
+from asyncpage.errors import AsyncpageError, ModelError, UsageError
 from asyncpage.formats.expert_load import read_expert_load
 
 _EXAMPLES = """\
@@ -90,8 +90,13 @@ def _run(arguments: argparse.Namespace, environment: Environment) -> int:
         question = _question(arguments)
         findings = list(_examine(arguments.model or "demo"))
         if question is not None and not any(finding.state == "missing" for finding in findings):
-            report = read_step_report(question)
-            if report.unmeasured:
+            try:
+                report = read_step_report(question)
+            except ModelError as error:
+                findings.append(
+                    Finding("step", "warning", f"not listed: {error}", "asyncpage bench measures any model")
+                )
+            if report is not None and report.unmeasured:
                 findings.append(
                     Finding("step", "warning", f"not measured: {report.unmeasured}", "--no-run leaves it out")
                 )

@@ -18,12 +18,13 @@ import torch
 from torch import Tensor
 
 from asyncpage.backends.contract import ITEM_BYTES, AttentionSpec
+from asyncpage.errors import ModelError
 from asyncpage.models.config import Config
 from asyncpage.models.fold import StoredAs, fold_layers
 from asyncpage.models.labelled import Labelled
 from asyncpage.models.model import Attend, Model
 from asyncpage.models.probe import LAYERS, Probe, Prober
-from asyncpage.models.registry import is_encoder, outline_encoder, outline_model
+from asyncpage.models.registry import find_family, has_family, is_encoder, outline_encoder, outline_model
 from asyncpage.models.tally import Line, Shape, Tally
 
 
@@ -96,7 +97,13 @@ class OperatorList:
 def list_operators(
     config: Config, dtype: torch.dtype, stored_as: StoredAs, *, context: int, kv_dtype: str, block_size: int
 ) -> OperatorList:
-    """For a token at the end of `context` tokens. Errors: `ModelError` for a config that nobody serves."""
+    """For a token at the end of `context` tokens.
+
+    Errors: `ModelError` for a config that nobody serves, or that another library's code does, of whose parts nothing
+    is known here.
+    """
+    if not has_family(config):
+        raise ModelError(f"this model {find_family(config).name}, whose operators are not told apart")
     sizes: dict[str, int] = {}
 
     def label(names: Sequence[str], tensor: Tensor) -> Tensor:

@@ -158,6 +158,11 @@ def _outline(config: Config, dtype: torch.dtype, held: torch.dtype | None, label
     return Outline(model, parameters.taken_bytes, census.experts, family.name)
 
 
+def has_family(config: Config) -> bool:
+    """Whether the config's `model_type` has a family, here or by a plug-in: its models are made of parts like ours."""
+    return config.get("model_type") in FAMILIES.names()
+
+
 def find_family(config: Config) -> Family:
     """The family of the config's `model_type`, if it serves one of its `architectures`.
 
@@ -165,7 +170,7 @@ def find_family(config: Config) -> Family:
     Errors: `ModelError` when there is none, with what is served; `UsageError` for a plug-in that is broken.
     """
     model_type, named, refusal = config.get("model_type"), config.get("architectures") or [], _refusal(config)
-    if model_type in FAMILIES.names():
+    if has_family(config):
         family = FAMILIES.load(str(model_type))
         if not named or set(named) & set(family.architectures):
             return family

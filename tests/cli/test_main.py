@@ -175,10 +175,9 @@ def test_the_doctor_says_through_what_a_model_runs(capsys: pytest.CaptureFixture
     config = {"model_type": "granite", "num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 4}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert main(["doctor", "--model", str(tmp_path)]) == 0
-    assert (
-        f"  model family       ok       runs through transformers {version('transformers')}\n"
-        in capsys.readouterr().out
-    )
+    out, found = capsys.readouterr().out, f"runs through transformers {version('transformers')}"
+    assert f"  model family       ok       {found}\n" in out
+    assert f"  step               warning  not listed: this model {found}, whose operators are not told apart\n" in out
 
 
 def test_the_doctor_says_what_is_wrong_with_a_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

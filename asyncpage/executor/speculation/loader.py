@@ -66,7 +66,11 @@ def load_draft(
             outline = outline_model(checkpoint.config, torch_dtype)
             memory.check_weights(outline.weight_bytes, available=read_memory().available)
         model = build_model(
-            checkpoint.config, lambda name: checkpoint.tensor(name, torch_dtype), torch_dtype, device.torch_device
+            checkpoint.config,
+            lambda name: checkpoint.tensor(name, torch_dtype),
+            torch_dtype,
+            device.torch_device,
+            names=checkpoint.names,
         )
         fingerprint = checkpoint.fingerprint
     finally:
