@@ -56,6 +56,8 @@ class TransformersFamily:
         name = _CLASSES[config["model_type"]]
         with _told(name):
             of = getattr(transformers, name)
+            if parameters.held != parameters.dtype:
+                raise ModelError("its code has no --weights-dtype beside --dtype; leave it out")
             settings = _settings(of, config)
             if not parameters.has_values:
                 with torch.device("meta"):

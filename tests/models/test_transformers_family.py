@@ -179,9 +179,10 @@ def test_a_layer_that_asks_for_something_else_in_a_step_is_refused() -> None:
             "this model has no linear maps that adapters could change",
         ),
         ({"expert_parallel_size": 2}, "--expert-parallel-size 2 is for models with experts, and this one has none"),
+        ({"weights_dtype": "bfloat16"}, "its code has no --weights-dtype beside --dtype; leave it out"),
     ],
-    ids=["adapters", "ranks"],
+    ids=["adapters", "ranks", "narrow weights"],
 )
-def test_adapters_and_ranks_are_for_families_of_our_own(settings: dict[str, Any], text: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=text):
+def test_what_families_of_our_own_can_do_alone_is_refused(settings: dict[str, Any], text: str, tmp_path: Path) -> None:
+    with pytest.raises((UsageError, ModelError), match=text):
         check_saved(granite(), tmp_path, **settings)
