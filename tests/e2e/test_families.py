@@ -1,19 +1,22 @@
-"""Families whose layers differ, through the whole engine: windows and cached prefixes in a pool that fills."""
+"""Families through the whole engine: cached prefixes, windows and preemption in a pool that fills."""
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, SmolLM3Config, SmolLM3ForCausalLM
 
 from asyncpage.config import EngineConfig
 from asyncpage.engine import AsyncEngine
+from asyncpage.models.registry import BUILT_IN, outline_model
 from tests.e2e.oracle import Oracle, answer, check_idle, greedy
-from tests.models.tiny import tiny
+from tests.models.tiny import TINY, config_of, tiny
 
 ANSWER = 24
 SHAPE: dict[str, Any] = {"vocab_size": 512, "max_position_embeddings": 256, "eos_token_id": 0}
@@ -74,5 +77,52 @@ async def test_answers_beyond_the_window_are_the_oracles_in_a_batch_with_cached_
         await engine.stop()
     assert stats["cached_tokens"] > 0
     for prompt, tokens in zip([prompts[3], *prompts], answers, strict=True):
+        assert len(tokens) == ANSWER
+        oracle.check(prompt, tokens)
+
+
+PLAIN: dict[str, str] = {"ministral": "mistral", "gemma3_text": "gemma3"}
+"""Where a family's tests are not called by its model type."""
+
+
+@pytest.mark.parametrize("model_type", [name for name in BUILT_IN if name not in ("bert", "ministral")])
+async def test_answers_of_every_family_are_the_oracles_though_preempted(
+    model_type: str, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in SHAPE.items():
+        monkeypatch.setitem(TINY, name, value)
+    tests = importlib.import_module(f"tests.models.test_{PLAIN.get(model_type, model_type)}")
+    oracle = Oracle(tests.oracle(next(iter(getattr(tests, "VARIANTS", None) or tests.MISTRAL))))
+    oracle.model.save_pretrained(tmp_path)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tiny_model / file, tmp_path)
+    groups = len(outline_model(config_of(oracle.model), torch.float32).model.groups)
+    prompts = [
+        [(7 * i + j * j) % 509 + 3 for j in range(length)] for i, length in enumerate((30, 27, 21, 38, 25, 31, 19, 36))
+    ]
+    prompts[1][:24] = prompts[0][:24]
+    config = EngineConfig(
+        model=str(tmp_path),
+        placement="inproc",
+        block_size=4,
+        max_num_seqs=8,
+        max_model_len=64,
+        max_num_batched_tokens=24,
+        cpu_threads=1,
+        dtype="float32",
+        num_kv_blocks=1 + 17 * groups,  # one request of the full context in each group, and little more
+        whole_prompt_admission=False,
+        watermark=0.0,
+    )
+    engine = await AsyncEngine.start(config)
+    try:
+        answers = await asyncio.gather(*(answer(engine, prompt, greedy(ANSWER)) for prompt in prompts))
+        stats = engine.house.scheduler.stats()
+        await check_idle(engine)
+    finally:
+        await engine.stop()
+    assert stats["preemptions"] > 0
+    assert stats["cached_tokens"] > 0
+    for prompt, tokens in zip(prompts, answers, strict=True):
         assert len(tokens) == ANSWER
         oracle.check(prompt, tokens)
