@@ -37,8 +37,9 @@ class PersistentBatch:
     """Columns over rows; a row number is an index into all of them.
 
     `tokens` [rows, max_model_len + 1]; `known`, `computed`, `prompts` (prompt tokens) [rows]; `tables`
-    [groups, rows, blocks a row]; `lives` and `is_out` (has failed alone or was pooled, waits to be removed) [rows];
-    `ends`: of each row, the ids that end it.
+    [groups, rows, blocks a row]; `lives`, `is_out` (has failed alone or was pooled, waits to be removed) and
+    `is_draftless` (drafts have spoilt its logits, it tries none any more) [rows]; `ends`: of each row, the ids that end
+    it.
     """
 
     def __init__(self, shape: BatchShape) -> None:
@@ -57,6 +58,7 @@ class PersistentBatch:
         self.prompts: Int32 = np.zeros(rows, dtype=np.int32)
         self.lives: NDArray[np.bool_] = np.zeros(rows, dtype=np.bool_)
         self.is_out: NDArray[np.bool_] = np.zeros(rows, dtype=np.bool_)
+        self.is_draftless: NDArray[np.bool_] = np.zeros(rows, dtype=np.bool_)
         self._seen: Int32 = np.zeros(rows, dtype=np.int32)
         self.ends: dict[int, frozenset[int]] = {}
 
@@ -70,6 +72,7 @@ class PersistentBatch:
             self._check_living(rows, "removes")
             self.lives[rows] = False
             self.is_out[rows] = False
+            self.is_draftless[rows] = False
 
     def add(self, new: NewRow) -> Int32:
         """A request moves in; returns its tokens. Errors: `ProtocolError` when the row or its columns do not fit."""
@@ -210,7 +213,7 @@ class PersistentBatch:
         more = max(rows, 2 * len(self.known)) - len(self.known)
         self.tokens = np.pad(self.tokens, ((0, more), (0, 0)))
         self.tables = np.pad(self.tables, ((0, 0), (0, more), (0, 0)))
-        for name in ("known", "computed", "prompts", "lives", "is_out", "_seen"):
+        for name in ("known", "computed", "prompts", "lives", "is_out", "is_draftless", "_seen"):
             setattr(self, name, np.pad(getattr(self, name), (0, more)))
 
 

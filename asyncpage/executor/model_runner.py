@@ -196,6 +196,7 @@ class ModelRunner:
         started = time.perf_counter_ns()
         asked = np.maximum(self._batch.computed[rows] + counts - self._batch.known[rows], 0)
         needed = counts - asked
+        asked = np.where(self._batch.is_draftless[rows], 0, asked)
         drafts = proposer.propose(self._batch, rows, needed, asked)
         self._batch.place_drafts(rows, drafts.counts, drafts.tokens)
         return needed + drafts.counts, drafts.counts, (time.perf_counter_ns() - started) // 1000

@@ -32,7 +32,7 @@ class Outcome:
     """`rows` [R] got `counts` [R] of `tokens` [sum counts], with `logprobs` of each where any row asked.
 
     `drafted` [R]: drafts that each of them tried. `late`: rows that could not sample yet. `failed`: rows whose logits
-    made no token, which may have got some before, with the reason.
+    made no token without a draft behind them, which may have got some before, with the reason.
     """
 
     rows: Int32
@@ -121,6 +121,10 @@ class _Turn:
 
         Rows of other parts are company: of those before, what can say something, behind, whatever may. A row that has
         said something in this step never holds up others, nor is it late.
+
+        A row that fails with drafts behind it waits, and tries none any more: attention gives what is hidden the weight
+        0, and 0 times NaN is NaN, so a draft of which the model makes no numbers may have spoilt it. Its last token is
+        computed again, and nothing before it: a step asks for drafts behind one token alone (`room_for_drafts`).
         """
         batch, rows = self._batch, self._rows[members]
         known = batch.known[rows]
@@ -134,14 +138,18 @@ class _Turn:
         )
         if sampled.late or sampled.failed:
             self._has_waited |= bool(sampled.late)
+            spoilt = [index for index, _ in sampled.failed if self._drafted[members[index]] > level]
+            waits = [*sampled.late, *spoilt]
             is_kept = np.ones(len(rows), dtype=np.bool_)
-            is_kept[list(sampled.late)] = False
+            is_kept[waits] = False
             if not level:
-                self._late += rows[list(sampled.late)].tolist()
+                self._late += rows[waits].tolist()
+            batch.is_draftless[rows[spoilt]] = True
             for index, reason in sampled.failed:
-                is_kept[index] = False
-                self._failed[int(rows[index])] = reason
-                batch.is_out[rows[index]] = True
+                if is_kept[index]:
+                    is_kept[index] = False
+                    self._failed[int(rows[index])] = reason
+                    batch.is_out[rows[index]] = True
             kept = np.flatnonzero(is_kept)
             members, rows, known = members[kept], rows[kept], known[kept]
             columns = None if sampled.logprobs is None else logprobs.take(sampled.logprobs, kept)

@@ -13,6 +13,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from asyncpage.core.sampling import SamplingParams
@@ -289,7 +290,7 @@ def test_a_grammar_that_is_late_behind_a_draft_ends_the_rows_step_and_holds_up_n
     assert free.output == expected[1].output[:16]
 
 
-def test_logits_that_are_no_numbers_behind_a_draft_keep_the_tokens_before_them(make: Make) -> None:
+def test_logits_that_are_no_numbers_behind_the_last_draft_keep_the_tokens_before_them(make: Make) -> None:
     scheduler = Scheduler(make())
     one, other = scheduler.start(request([4, 5, 6]), 0), scheduler.start(request([9, 8]), 1)
     scheduler.run(12)
@@ -301,18 +302,50 @@ def test_logits_that_are_no_numbers_behind_a_draft_keep_the_tokens_before_them(m
     def spoilt(rows: Int32, numbers: Any, logits_SV: torch.Tensor, known: Any, **how: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls == 3:  # behind the second draft
+        if calls == 4:  # behind the last draft
             logits_SV[0] = torch.nan
         return sample(rows, numbers, logits_SV, known, **how)
 
     with patch.object(executor._sampler, "sample", spoilt):
         scheduler.step(drafts=3)
-    assert sick.output == one.output[:2]
+    assert sick.output == one.output[:3]
     assert "not numbers" in str(sick.failed)
     assert well.output == other.output[:4]
     scheduler.stop(sick)
     scheduler.run(12, drafts=3)
     assert well.output == other.output
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_a_draft_of_which_the_model_makes_no_numbers_costs_its_row_no_token(
+    oracle: tuple[Path, LlamaForCausalLM], make: Make, plain: list[Request], tmp_path: Path, backend: str
+) -> None:
+    """A token whose embedding is none, which nothing but drafts says."""
+    said = {token for one in plain for token in one.known}
+    poison = next(token for token in range(VOCABULARY) if token not in said)
+    for file in oracle[0].iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["model.embed_tokens.weight"][poison] = torch.nan
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+
+    class Poisoner(Guesser):
+        poisoned = 0
+
+        def propose(self, batch: PersistentBatch, rows: Int32, counts: Int32, asked: Int32) -> Drafts:
+            drafts = super().propose(batch, rows, counts, asked)
+            lasts = np.cumsum(drafts.counts)[(drafts.counts > 0) & (counts == 1)] - 1
+            drafts.tokens[lasts[self.turn % 2 :]] = poison
+            self.poisoned += len(lasts[self.turn % 2 :])
+            return drafts
+
+    guesser = Poisoner("good", [one.known for one in plain])
+    drafted = run(make(guesser, 3, model_path=str(tmp_path), attention_backend=backend), requests(), 3)
+    assert [one.failed for one in drafted] == [None] * len(plain)
+    for one, other in zip(drafted, plain, strict=True):
+        length = min(len(one.output), len(other.output))
+        assert one.output[:length] == other.output[:length]
+    assert guesser.poisoned > len(plain)
 
 
 def test_more_drafts_than_this_executor_makes_are_refused(make: Make) -> None:
