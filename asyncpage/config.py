@@ -22,7 +22,7 @@ def setting(default: Any, help: str, *, choices: tuple[str, ...] = (), unit: str
 STAGING_BYTES = 1 << 28
 """Host slots in front of `kv_dir` without `kv_offload_gb`: 364 blocks of the demo model, one prompt of 5,800 tokens."""
 
-NGRAM_MIN, NGRAM_MAX = 2, 8
+_NGRAM_MIN, _NGRAM_MAX = 2, 8
 _DRAFTS, _MOST_DRAFTS = 7, 64
 
 _SPECULATION_SETTINGS: Mapping[str, tuple[str, ...]] = {
@@ -228,6 +228,12 @@ class EngineConfig:
             return 0
         return _DRAFTS if self.num_speculative_tokens is None else self.num_speculative_tokens
 
+    @property
+    def ngram_lengths(self) -> tuple[int, int]:
+        """The fewest newest tokens that must come before in this order, and the most that are compared."""
+        shortest = _NGRAM_MIN if self.ngram_min is None else self.ngram_min
+        return shortest, _NGRAM_MAX if self.ngram_max is None else self.ngram_max
+
     def check(self) -> None:
         """Refuse settings that cannot work together, before anything is loaded.
 
@@ -324,7 +330,7 @@ class EngineConfig:
                 yield f"{flag} goes with --speculation {wanted}, and it is {self.speculation}; give both or neither"
         if self.speculation == "draft" and self.draft_model is None:
             yield "--speculation draft needs a smaller model that guesses; name it with --draft-model"
-        shortest, longest = self.ngram_min or NGRAM_MIN, self.ngram_max or NGRAM_MAX
+        shortest, longest = self.ngram_lengths
         if min(shortest, longest) < 1 or shortest > longest:
             yield f"--ngram-min must be at least 1 and at most --ngram-max, got {shortest} and {longest}"
 

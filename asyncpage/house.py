@@ -304,8 +304,7 @@ def executor_settings(
         "expert_load",
         "speculation",
         "most_drafts",
-        "ngram_min",
-        "ngram_max",
+        "ngram_lengths",
     )
     paths = {"model_path": model_path, "draft_model_path": draft_path}
     settings = {**paths, **{name: getattr(config, name) for name in names}}

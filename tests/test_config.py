@@ -45,6 +45,8 @@ from asyncpage.server.config import ServerConfig
         ({"speculation": "ngram", "num_speculative_tokens": 0}, "--num-speculative-tokens must be from 1 to 64"),
         ({"speculation": "draft", "draft_model": "small", "ngram_max": 3}, "--ngram-max goes with --speculation ngram"),
         ({"speculation": "ngram", "ngram_min": 5, "ngram_max": 4}, "--ngram-min"),
+        ({"speculation": "ngram", "ngram_min": 0}, "--ngram-max, got 0 and 8"),
+        ({"speculation": "ngram", "ngram_max": 0}, "--ngram-max, got 2 and 0"),
         ({"speculation": "guess"}, "--speculation must be one of off, ngram, draft"),
     ],
     ids=str,

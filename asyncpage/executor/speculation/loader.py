@@ -14,7 +14,6 @@ import torch
 
 from asyncpage.backends.contract import AttentionBackend, AttentionSpec, DeviceInfo, KVLayout, Limits
 from asyncpage.backends.registry import choose
-from asyncpage.config import NGRAM_MAX, NGRAM_MIN
 from asyncpage.errors import UsageError
 from asyncpage.executor import memory
 from asyncpage.executor.attention import PagedAttention, shared_layout
@@ -115,7 +114,7 @@ def make_proposer(
         case "off":
             return None
         case "ngram":
-            return NgramProposer(settings["ngram_min"] or NGRAM_MIN, settings["ngram_max"] or NGRAM_MAX)
+            return NgramProposer(*settings["ngram_lengths"])
         case other:
             raise UsageError(f"--speculation {other} is not known; it is one of off, ngram, draft")
 
