@@ -47,9 +47,9 @@ class LoadedDraft:
 
 
 def load_draft(
-    settings: Mapping[str, Any], groups: Sequence[LayerGroup], dtype: str, kv_dtype: str, device: DeviceInfo
+    settings: Mapping[str, Any], groups: Sequence[LayerGroup], dtype: str, held: str, kv_dtype: str, device: DeviceInfo
 ) -> LoadedDraft | None:
-    """The draft model that the settings name, None for none. `groups`: the great model's.
+    """The draft model that the settings name, None for none. `groups`: the great model's. `held`: its weights' type.
 
     Errors: `ModelError` for its files, `UsageError` when it does not go with the great one or does not fit.
     """
@@ -60,15 +60,16 @@ def load_draft(
     try:
         if is_encoder(checkpoint.config):
             raise UsageError(f"--draft-model {path} is an encoder, which makes no tokens; name a decoder")
-        torch_dtype = getattr(torch, dtype)
+        torch_dtype, torch_held = getattr(torch, dtype), getattr(torch, held)
         if device.kind == "cpu":
-            outline = outline_model(checkpoint.config, torch_dtype)
+            outline = outline_model(checkpoint.config, torch_dtype, held=torch_held)
             memory.check_weights(outline.weight_bytes, available=read_memory().available)
         model = build_model(
             checkpoint.config,
             lambda name: checkpoint.tensor(name, torch_dtype),
             torch_dtype,
             device.torch_device,
+            held=torch_held,
             names=checkpoint.names,
         )
         fingerprint = checkpoint.fingerprint
