@@ -59,7 +59,7 @@ _BY_PART: Mapping[str, str] = {
     "GroupedExperts": "gather experts' rows",
     "WeighedExpert": "weigh the shared expert",
     "WidthNorm": "join q and k",
-    "Head": "soft cap of logits",
+    "Head": "widen or cap logits",
     "BertLayer": "attention, activation, residual",
 }
 _BAR = 12

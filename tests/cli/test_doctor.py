@@ -47,7 +47,7 @@ def test_a_model_is_printed_as_its_operators_in_order(capsys: pytest.CaptureFixt
     ]  # fmt: skip
     assert [row.split(" (")[0] for row in rows(out)] == [
         "once a step", "embed", "rope angles", "layers 0, 2", *layer, "layer 1", *layer, "once a step", "final norm",
-        "lm_head", "soft cap of logits", "sampling",
+        "lm_head", "widen or cap logits", "sampling",
     ]  # fmt: skip
     assert f"attention (mha, 6 heads over 2, window {oracle.config.sliding_window}, soft cap {softcap:g})" in out
     assert f"attention (mha, 6 heads over 2, soft cap {softcap:g})" in out
