@@ -21,12 +21,12 @@ from asyncpage.core.sampling import SamplingParams
 from asyncpage.errors import ModelError
 from asyncpage.executor.runner import load_runner
 from asyncpage.executor.step_graph import StepGraph
-from asyncpage.messages import EMPTY, Int32, Load, NewRow, Pooling, RequestId, Step
+from asyncpage.messages import EMPTY, EMPTY_TRIPLES, Int32, Load, NewRow, Pooling, RequestId, Step
 from asyncpage.messages.executor import Handshake
 from asyncpage.models.probe import Probe, Prober
 
 PROMPT_TOKENS = 256
-"""Of the prompt whose prefill is measured, and the most that a step computes while rows reach their context."""
+"""Of the prompt whose prefill is measured, and the most that a step computes while a row reaches its context."""
 
 _WARM_STEPS, _STEPS = 2, 8
 _PROMPTS = 2  # the first warms up
@@ -117,9 +117,9 @@ def measure(graph: StepGraph, settings: Mapping[str, Any], rows: int, told: Told
         bench = _Bench(graph, runner, block_size, told)
         if graph.is_encoder:
             return StepTimes(bench.prompts(rows, graph.context, _PROMPTS), None)
-        total = _PROMPTS + -(-before // max(1, max(prompt, rows) // rows)) + answer
+        total = _PROMPTS + -(-before // prompt) + (rows > 1) + answer
         prefill = bench.prompts(1, prompt, total)
-        return StepTimes(prefill, bench.decode(rows, before, max(1, max(prompt, rows) // rows), total))
+        return StepTimes(prefill, bench.decode(rows, before, prompt, total))
     finally:
         runner.close()
 
@@ -148,11 +148,16 @@ class _Bench:
         return spent
 
     def decode(self, rows: int, before: int, chunk: int, total: int) -> StepTime:
-        """Steps of one token a row, behind `before` tokens that are computed in chunks."""
-        added, at = self._rows(rows, before), 0
-        while at < before:
-            self._step(rows, min(chunk, before - at), total, added=() if at else added)
-            at += chunk
+        """Steps of one token a row, behind `before` tokens: one row computes them in chunks, the others copy its KV.
+
+        Their own tokens are others, so that not all of them go the same way from there.
+        """
+        first, *others = self._rows(rows, before)
+        for at in range(0, before, chunk):
+            self._step(1, min(chunk, before - at), total, added=() if at else (first,))
+        if others:
+            late = tuple(replace(row, computed=before - 1) for row in others)
+            self._step(rows, 1, total, added=late, copies=self._copies(first, others, before))
         for _ in range(_WARM_STEPS):
             self._step(rows, 1, total)
         self._clock.own_ns.clear()
@@ -186,11 +191,29 @@ class _Bench:
         )
         return replace(row, pooling=Pooling("mean")) if graph.is_encoder else row
 
-    def _step(self, rows: int, tokens: int, total: int, *, added: tuple[NewRow, ...] = (), removed: int = 0) -> int:
+    def _copies(self, first: NewRow, others: Sequence[NewRow], tokens: int) -> Int32:
+        """The first row's blocks of so many tokens into those of the others."""
+        begins = np.arange(0, tokens, self._block_size)
+        counts = np.minimum(self._block_size, tokens - begins)
+        pairs = [pair for row in others for pair in zip(first.tables, row.tables, strict=True)]
+        blocks = [[np.frombuffer(table, dtype="<i4")[: len(begins)] for table in pair] for pair in pairs]
+        return np.concatenate([np.stack((*pair, counts), axis=1) for pair in blocks]).astype(np.int32)
+
+    def _step(
+        self,
+        rows: int,
+        tokens: int,
+        total: int,
+        *,
+        added: tuple[NewRow, ...] = (),
+        removed: int = 0,
+        copies: Int32 = EMPTY_TRIPLES,
+    ) -> int:
         """Nanoseconds. A step that only removes rows is not counted as one."""
         columns: Int32 = np.arange(rows, dtype=np.int32)
         gone: Int32 = np.arange(removed, dtype=np.int32) if removed else EMPTY
-        step = Step(self._done + 1, 1, columns, np.full(rows, tokens, dtype=np.int32), gone, added)
+        counts = np.full(rows, tokens, dtype=np.int32)
+        step = Step(self._done + 1, 1, columns, counts, gone, added, copies=copies)
         began = time.perf_counter_ns()
         failed = self._runner.execute(step).failed
         took = time.perf_counter_ns() - began

@@ -93,3 +93,14 @@ def test_the_times_of_all_operators_and_the_rest_are_the_time_of_the_step(name: 
     assert (times.prefill.rows, times.prefill.tokens) == (1, 128)
     assert (times.decode.rows, times.decode.tokens) == (3, 1)
     assert told[-1][0] == told[-1][1] == len(told)
+
+
+def test_many_rows_come_to_their_context_in_as_many_steps_as_two(tmp_path: Path) -> None:
+    asked = settings(saved("gemma2", tmp_path))
+    graph = read_step_graph(asked, 100)
+    told: list[tuple[int, int]] = []
+    for rows in (2, 16):
+        times = measure(graph, asked, rows, lambda done, total: told.append((done, total)))
+        assert times.decode is not None
+        assert (times.decode.rows, times.decode.tokens) == (rows, 1)
+    assert len(told) == 2 * told[0][1] == 2 * told[-1][0]
