@@ -232,7 +232,7 @@ class StepPlanner:
             draft_us=done.draft_us,
         )
         if drafted:
-            self.counts["draft_tokens"] += drafted
+            self.counts["draft_tokens"] += int(returned.drafted.sum())  # as of what stood, of those that still live
             self.counts["accepted_draft_tokens"] += int((returned.counts - 1).sum())
 
     def stir(self, woken: Items[RequestId]) -> None:

@@ -19,6 +19,7 @@ import torch
 import transformers
 from torch import Tensor
 from transformers import CONFIG_MAPPING
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging
 
@@ -40,6 +41,8 @@ _CLASSES = {name: of for name, of in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items() i
 """Names of the library's classes, by model type."""
 
 _CHOICES = ("attn_implementation", "experts_implementation", "_implementation_internal")
+
+_ROPE_TYPES = {"default", *ROPE_INIT_FUNCTIONS}
 
 _KINDS = {"full_attention", "sliding_attention"}
 
@@ -132,7 +135,11 @@ def _settings(model: Any, config: Config) -> Any:
         for name, value in config.items()
         if name not in ("quantization_config", "fusion_config") and not name.endswith(_CHOICES)
     }
-    settings = CONFIG_MAPPING[config["model_type"]].from_dict(words)
+    with _quiet():
+        settings = CONFIG_MAPPING[config["model_type"]].from_dict(words)
+    for rope in _ropes(settings):
+        if rope.get("rope_type", "default") not in _ROPE_TYPES:
+            raise ModelError(f"config: rope type {rope['rope_type']!r} is not supported")
     if getattr(settings, "num_hidden_layers", 0) > MAX_LAYERS:
         raise ModelError(f"config: {settings.num_hidden_layers} layers are more than any model has")
     settings.return_dict, settings.use_cache = True, False

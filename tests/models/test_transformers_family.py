@@ -95,6 +95,10 @@ def test_a_model_type_that_has_a_family_never_goes_to_the_library() -> None:
             of("granite", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}),
             "rope scaling 'dynamic' is not supported",
         ),
+        (
+            of("granite", rope_parameters={"rope_type": "spiral", "rope_theta": 1e4}),
+            "config: rope type 'spiral' is not supported",
+        ),
         (of("granite", hidden_act="spiral"), "cannot run through transformers .*: KeyError: .*spiral"),
     ],
     ids=lambda value: value["model_type"] if isinstance(value, dict) else str(value)[:30],
