@@ -62,6 +62,10 @@ class DraftLengths:
         if left < 1 or self._costs.is_due(tokens):  # what the drafts would be compared with is to be seen
             return EMPTY
         widths = np.minimum(rooms[rows], self._most)
+        if left >= len(rows) and self._costs.is_due(tokens + len(rows)):
+            return np.minimum(
+                rooms, 1
+            )  # one of each: what that costs is to be seen, as drafts of any depth build on it
         shares, waits = self._shares(rows), self._pauses[rows] - self._since[rows]
         if (waits <= 0).any():
             shares[2 * waits <= self._pauses[rows]] = _LIKELIEST  # also of those whose turn comes soon: at one time
@@ -80,7 +84,8 @@ class DraftLengths:
             self._costs.learn(tokens, elapsed_us - draft_us)
         if not len(drafted) or not drafted.any():
             return
-        self._draft_us += 0.1 * (draft_us / int(drafted.max()) - self._draft_us)
+        of_each = draft_us / int(drafted.max())
+        self._draft_us = of_each if not self._draft_us else self._draft_us + 0.1 * (of_each - self._draft_us)
         has = drafted > 0
         rows, stood = rows[has], (counts[has] - 1).astype(np.float64)
         tried = np.minimum(stood + 1, drafted[has])  # nothing is known of drafts behind one that fell

@@ -25,6 +25,19 @@ def flat_machine(tokens: int) -> float:
     return 8_000 + max(0, tokens - 100) * 80
 
 
+class ColdMachine:
+    """Two tokens cost hardly more than one, each further one does; the first step of a size takes twice as long."""
+
+    def __init__(self) -> None:
+        self.seen: set[int] = set()
+
+    def __call__(self, tokens: int) -> float:
+        warm = 38_000 + 1_000 * min(tokens - 1, 1) + 5_000 * max(0, tokens - 2)
+        first = 1 if tokens in self.seen else 2
+        self.seen.add(tokens)
+        return first * warm
+
+
 class House:
     """Rows that only decode, each with its share of drafts that stand; time passes as the machine says."""
 
@@ -149,13 +162,25 @@ def test_a_first_slow_step_does_not_decide_for_ever() -> None:
     assert house.rate(600) > 0.9 * best_rate(0.3, 1, vector_machine)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_the_one_length_that_pays_is_found_though_every_size_was_slow_at_first(seed: int) -> None:
+    house = House([0.35], ColdMachine(), draft_us=2_800, seed=seed)
+    house.rate(100)
+    warm = ColdMachine()
+    warm.seen = set(range(100))
+    best = best_rate(0.35, 1, warm, 2_800)
+    assert best > 1.2 / 38_000
+    assert house.rate(600) > 0.92 * best
+
+
 def test_drafts_keep_to_the_budget_and_to_the_room_that_rows_have() -> None:
     house = House([0.95] * 5, flat_machine)
     for _ in range(100):
         house.step(budget=9)
     assert any(sum(chosen) == 4 for chosen in house.chosen)
     rooms = np.array([0, 1, 2, 50, 0], dtype=np.int32)
-    house.lengths.learn(house.rows[1:4], house.rows[1:4], EMPTY, tokens=3, elapsed_us=8_000, draft_us=0)
+    for tokens in (3, 6):  # without drafts, and with one of each
+        house.lengths.learn(house.rows[1:4], house.rows[1:4], EMPTY, tokens=tokens, elapsed_us=8_000, draft_us=0)
     chosen = house.lengths.choose(rooms, 3, 10_000)
     assert (chosen <= np.minimum(rooms, MOST)).all()
     assert chosen[3] > 2
