@@ -8,8 +8,8 @@ Nothing else reads the environment.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 from asyncpage.errors import UsageError
 
@@ -26,10 +26,11 @@ _NGRAM_MIN, _NGRAM_MAX = 2, 8
 _DRAFTS, _MOST_DRAFTS = 7, 64
 
 _SPECULATION_SETTINGS: Mapping[str, tuple[str, ...]] = {
-    "num_speculative_tokens": ("ngram", "draft"),
+    "num_speculative_tokens": ("ngram", "draft", "head"),
     "draft_model": ("draft",),
-    "ngram_min": ("ngram",),
-    "ngram_max": ("ngram",),
+    "draft_head": ("head",),
+    "ngram_min": ("ngram", "head"),
+    "ngram_max": ("ngram", "head"),
 }
 """Which kinds of speculation obey a setting."""
 
@@ -141,11 +142,14 @@ class EngineConfig:
         "off",
         "guess tokens ahead and verify them in one pass, for faster answers with the same tokens: ngram looks for the "
         "newest tokens earlier in the request's own text, which suits answers that quote or edit their prompt; draft "
-        "asks a smaller model",
-        choices=("off", "ngram", "draft"),
+        "asks a smaller model; head does as ngram, and where that finds none asks a layer trained for the model",
+        choices=("off", "ngram", "draft", "head"),
     )
     draft_model: str | None = setting(
         None, "the smaller model that guesses, with the same vocabulary: named as --model is, for --speculation draft"
+    )
+    draft_head: str | None = setting(
+        None, "the folder of a head trained for the model by scripts/train_draft_head, for --speculation head"
     )
     num_speculative_tokens: int | None = setting(
         None,
@@ -153,7 +157,9 @@ class EngineConfig:
         unit="tokens",
     )
     ngram_min: int | None = setting(
-        None, "newest tokens that must come before in this order, for ngram (default: 2)", unit="tokens"
+        None,
+        "newest tokens that must come before in this order, for ngram and head (default: 2); 0 leaves all to the head",
+        unit="tokens",
     )
     ngram_max: int | None = setting(
         None,
@@ -227,6 +233,11 @@ class EngineConfig:
         if self.speculation == "off":
             return 0
         return _DRAFTS if self.num_speculative_tokens is None else self.num_speculative_tokens
+
+    def without_speculation(self) -> Self:
+        """The same settings, but for speculation and what goes with it."""
+        others: dict[str, Any] = dict.fromkeys(_SPECULATION_SETTINGS)
+        return replace(self, speculation="off", **others)
 
     @property
     def ngram_lengths(self) -> tuple[int, int]:
@@ -330,9 +341,12 @@ class EngineConfig:
                 yield f"{flag} goes with --speculation {wanted}, and it is {self.speculation}; give both or neither"
         if self.speculation == "draft" and self.draft_model is None:
             yield "--speculation draft needs a smaller model that guesses; name it with --draft-model"
+        if self.speculation == "head" and self.draft_head is None:
+            yield "--speculation head needs a head that guesses; name its folder with --draft-head"
         shortest, longest = self.ngram_lengths
-        if min(shortest, longest) < 1 or shortest > longest:
-            yield f"--ngram-min must be at least 1 and at most --ngram-max, got {shortest} and {longest}"
+        least = 0 if self.speculation == "head" else 1
+        if longest < 1 or not least <= shortest <= longest:
+            yield f"--ngram-min must be at least {least} and at most --ngram-max, got {shortest} and {longest}"
 
 
 def refuse(problems: Iterator[str]) -> None:

@@ -306,7 +306,8 @@ def executor_settings(
         "most_drafts",
         "ngram_lengths",
     )
-    paths = {"model_path": model_path, "draft_model_path": draft_path}
+    head = None if config.draft_head is None else str(Path(config.draft_head).expanduser())
+    paths = {"model_path": model_path, "draft_model_path": draft_path, "draft_head_path": head}
     settings = {**paths, **{name: getattr(config, name) for name in names}}
     if config.has_lora:
         settings |= {"max_loras": config.max_loras, "max_lora_rank": config.max_lora_rank}

@@ -108,7 +108,7 @@ async def _measure(config: EngineConfig, arguments: argparse.Namespace) -> dict[
     progress = Progress("rounds", "round", sys.stderr, SystemClock().now)
     rounds: tuple[list[Round], list[Round]] = [], []
     try:
-        for one in (replace(config, speculation="off", **_NEUTRAL), config):
+        for one in (config.without_speculation(), config):
             engines.append(await AsyncEngine.start(one))
         prompts = _prompts(arguments.text, engines[0].has_chat_template, arguments.max_concurrency)
         for engine in engines:  # allocations, and the first look at what steps take
@@ -135,10 +135,6 @@ async def _measure(config: EngineConfig, arguments: argparse.Namespace) -> dict[
         "acceptance": accepted / drafted if drafted else 0.0,
         "same_tokens": all(off.tokens == on.tokens for off, on in zip(*rounds, strict=True)),
     }
-
-
-_NEUTRAL: Mapping[str, Any] = dict.fromkeys(("num_speculative_tokens", "draft_model", "ngram_min", "ngram_max"))
-"""What an engine without speculation refuses to be given."""
 
 
 def _prompts(text: str, has_template: bool, count: int) -> list[Prompt]:

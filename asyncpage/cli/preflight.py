@@ -54,6 +54,13 @@ def check_engine(config: EngineConfig, *, is_torch_here: bool | None = None, mem
     if config.draft_model is not None:
         paths.append(resolve_model(config.draft_model))
         _check_kind(paths[1], config.draft_model)
+    if config.draft_head is not None:
+        paths.append(Path(config.draft_head).expanduser())
+        if not (paths[1] / "config.json").is_file():
+            raise UsageError(
+                f"--draft-head {config.draft_head} is no folder with a config.json; make one for the model with "
+                "scripts/train_draft_head"
+            )
     _check_memory(config, paths, read_memory() if memory is None else memory)
     return path
 

@@ -97,6 +97,7 @@ class ModelRunner:
             failed |= dict.fromkeys(not_numbers, NOT_NUMBERS)
             pooled, not_pooled = self._pooler.pool(self._batch, rows, counts, inputs.starts, hidden_TE)
             failed |= not_pooled
+            begins = self._batch.computed[rows]
             self._batch.advance(rows, counts)
             caught_up = np.flatnonzero(self._batch.computed[rows] >= self._batch.known[rows])
             if failed or pooled:
@@ -107,6 +108,8 @@ class ModelRunner:
                 places = inputs.starts[caught_up + 1] - 1 - own
                 have_company = len(caught_up) < len(rows)
                 outcome = self._sampling.run(rows[caught_up], own, places, hidden_TE, have_company=have_company)
+            if self._proposer is not None:
+                self._proposer.observe(self._batch, rows, begins, inputs.starts, hidden_TE)
             return self._done(step, started, outcome, prompt_logprobs, failed, pooled, draft_us)
 
     def learn(self, lesson: Lesson) -> None:

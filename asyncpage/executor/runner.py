@@ -80,7 +80,7 @@ def _load_runner(load: Load, undo: ExitStack) -> Runner:
         specs = outline.model.specs(kv_dtype, settings["block_size"])
         backend = choose(settings["attention_backend"], specs, device)
         layout = shared_layout(backend, specs, device)
-        draft = load_draft(settings, outline.model.groups, dtype, held, kv_dtype, device)
+        draft = load_draft(settings, outline.model, checkpoint.fingerprint, dtype, held, kv_dtype, device)
         demand = _demand(settings, outline.model, layout, draft)
         if device.kind == "cpu":  # where all ranks take of the same memory
             memory.check_model(outline.weight_bytes, demand, available=read_memory().available)
@@ -155,7 +155,7 @@ def _load_runner(load: Load, undo: ExitStack) -> Runner:
         max_drafts=settings.get("most_drafts", 0),
     )
     beside = SlotPart(demand.block_bytes - (0 if draft is None else draft.block_bytes), demand.block_bytes)
-    proposer = make_proposer(settings, draft, shape, limits, device, model.vocab_size, beside)
+    proposer = make_proposer(settings, draft, shape, limits, device, model, beside)
     return ModelRunner(handshake, model, attention, shape, experts, settings["grammar_backend"], adapters, proposer)
 
 

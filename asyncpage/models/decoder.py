@@ -69,9 +69,13 @@ class Decoder:
         """One a group."""
         return self._layering.specs(self._embedding.dtype, kv_dtype, block_size)
 
+    def embed(self, tokens_T: Tensor) -> Tensor:
+        """Rows [T, E], new ones."""
+        return self._embedding(tokens_T)
+
     def forward(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
         """Hidden states [T, E] after the last norm."""
-        hidden_TE = self._embedding(tokens_T)
+        hidden_TE = self.embed(tokens_T)
         angles = [rope.angles(positions_T, hidden_TE.dtype) for rope in self._ropes]
         for layer in self._layers:
             layer.advance(hidden_TE, angles, attend)

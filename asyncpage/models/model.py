@@ -38,6 +38,10 @@ class Model(Protocol):
         """What each group asks of a backend, when the cache holds `kv_dtype` in blocks of `block_size` tokens."""
         ...
 
+    def embed(self, tokens_T: Tensor) -> Tensor:
+        """What the layers begin with: new rows [T, E] for int64 tokens."""
+        ...
+
     def forward(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
         """Hidden states [T, E] after the last norm, for int64 tokens and positions of all sequences in a row."""
         ...

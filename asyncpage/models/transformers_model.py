@@ -43,6 +43,11 @@ class TransformersModel:
         """One a group."""
         return self._layering.specs(self._dtype, kv_dtype, block_size)
 
+    def embed(self, tokens_T: Tensor) -> Tensor:
+        """Rows [T, E], new ones, before whatever else the library does to them."""
+        rows_TE: Tensor = self._module.get_input_embeddings()(tokens_T)
+        return rows_TE
+
     def forward(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
         """Hidden states [T, E] after the last norm."""
         with self._calls.sent_to(attend):

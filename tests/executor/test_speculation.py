@@ -65,6 +65,8 @@ class Guesser:
 
     def remove(self, row: int) -> None: ...
 
+    def observe(self, *shown: object) -> None: ...
+
     def propose(self, batch: PersistentBatch, rows: Int32, counts: Int32, asked: Int32) -> Drafts:
         own = [self._of(batch.known_of(int(row)).tolist(), int(most)) for row, most in zip(rows, asked, strict=True)]
         found = np.array([len(drafts) for drafts in own], dtype=np.int32)
@@ -406,6 +408,8 @@ class Constant:
     def add(self, new: NewRow) -> None: ...
 
     def remove(self, row: int) -> None: ...
+
+    def observe(self, *shown: object) -> None: ...
 
     def propose(self, batch: PersistentBatch, rows: Int32, counts: Int32, asked: Int32) -> Drafts:
         found = np.minimum(asked, len(self.drafts)).astype(np.int32)

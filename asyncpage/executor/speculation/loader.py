@@ -19,7 +19,11 @@ from asyncpage.executor import memory
 from asyncpage.executor.attention import PagedAttention, shared_layout
 from asyncpage.executor.batch import BatchShape
 from asyncpage.executor.host_slots import SlotPart
+from asyncpage.executor.speculation.draft_head import DraftHead
 from asyncpage.executor.speculation.draft_model import DraftModel
+from asyncpage.executor.speculation.head_file import read_head
+from asyncpage.executor.speculation.head_proposer import HeadProposer
+from asyncpage.executor.speculation.in_turn import InTurn
 from asyncpage.executor.speculation.ngram import NgramProposer
 from asyncpage.executor.speculation.proposer import Proposer
 from asyncpage.machine import read_memory
@@ -31,9 +35,10 @@ from asyncpage.weights.checkpoint import open_checkpoint
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedDraft:
-    """A draft model without its KV. `tables`: for each of its layer groups, the great model's whose blocks it uses."""
+    """A draft model or a head, without its KV. `tables`: for each of its layer groups, the great model's whose blocks
+    it uses."""
 
-    model: Model
+    model: Model | DraftHead
     fingerprint: str
     backend: type[AttentionBackend[Any]]
     specs: tuple[AttentionSpec, ...]
@@ -47,44 +52,39 @@ class LoadedDraft:
 
 
 def load_draft(
-    settings: Mapping[str, Any], groups: Sequence[LayerGroup], dtype: str, held: str, kv_dtype: str, device: DeviceInfo
+    settings: Mapping[str, Any],
+    great: Model,
+    fingerprint: str,
+    dtype: str,
+    held: str,
+    kv_dtype: str,
+    device: DeviceInfo,
 ) -> LoadedDraft | None:
-    """The draft model that the settings name, None for none. `groups`: the great model's. `held`: its weights' type.
+    """What the settings name, None for none. `great`: the model that verifies, perhaps without weights yet.
 
-    Errors: `ModelError` for its files, `UsageError` when it does not go with the great one or does not fit.
+    `fingerprint`: of its files. `held`: its weights' type, and a draft model's; a head is held in `dtype`. Errors:
+    `ModelError` for the files, `UsageError` when it does not go with the great one or does not fit.
     """
-    if settings.get("speculation", "off") != "draft":
-        return None
-    path = Path(settings["draft_model_path"])
-    checkpoint = open_checkpoint(path)
-    try:
-        if is_encoder(checkpoint.config):
-            raise UsageError(f"--draft-model {path} is an encoder, which makes no tokens; name a decoder")
-        torch_dtype, torch_held = getattr(torch, dtype), getattr(torch, held)
-        if device.kind == "cpu":
-            outline = outline_model(checkpoint.config, torch_dtype, held=torch_held)
-            memory.check_weights(outline.weight_bytes, available=read_memory().available)
-        model = build_model(
-            checkpoint.config,
-            lambda name: checkpoint.tensor(name, torch_dtype),
-            torch_dtype,
-            device.torch_device,
-            held=torch_held,
-            names=checkpoint.names,
-        )
-        fingerprint = checkpoint.fingerprint
-    finally:
-        checkpoint.close()
-    tables = tuple(_table_for(group, groups, path) for group in model.groups)
+    model: Model | DraftHead
+    match settings.get("speculation", "off"):
+        case "draft":
+            flag, path = "--draft-model", Path(settings["draft_model_path"])
+            model, own = _load_model(path, getattr(torch, dtype), getattr(torch, held), device)
+        case "head":
+            flag, path = "--draft-head", Path(settings["draft_head_path"])
+            model, own = read_head(path, great, fingerprint, getattr(torch, dtype), device.torch_device)
+        case _:
+            return None
+    tables = tuple(_table_for(group, great.groups, f"{flag} {path}") for group in model.groups)
     specs = model.specs(kv_dtype, settings["block_size"])
     backend = choose(settings["attention_backend"], specs, device)
     layout = shared_layout(backend, specs, device)
     if layout.block_sizes and settings["block_size"] not in layout.block_sizes:
         raise UsageError(
-            f"--block-size {settings['block_size']} does not fit the draft model's attention backend; "
+            f"--block-size {settings['block_size']} does not fit the attention backend of {flag}; "
             f"it takes {', '.join(map(str, layout.block_sizes))}"
         )
-    return LoadedDraft(model, fingerprint, backend, specs, layout, tables)
+    return LoadedDraft(model, own, backend, specs, layout, tables)
 
 
 def make_proposer(
@@ -93,10 +93,10 @@ def make_proposer(
     shape: BatchShape,
     limits: Limits,
     device: DeviceInfo,
-    vocab_size: int,
+    great: Model,
     slot_part: SlotPart | None,
 ) -> Proposer | None:
-    """None without speculation. `slot_part`: where the draft model's KV lies in a slot of the host arena."""
+    """None without speculation. `slot_part`: where the draft's KV lies in a slot of the host arena."""
     if draft is not None:
         attention = PagedAttention(
             draft.backend,
@@ -110,22 +110,48 @@ def make_proposer(
             arena_fd=settings.get("kv_arena_fd"),
             slot_part=slot_part,
         )
-        return DraftModel(draft.model, attention, shape, draft.tables, vocab_size)
+        if isinstance(draft.model, DraftHead):
+            head = HeadProposer(draft.model, great.embed, attention, shape, draft.tables[0])
+            shortest, longest = settings["ngram_lengths"]
+            return InTurn(NgramProposer(shortest, longest), head) if shortest else head
+        return DraftModel(draft.model, attention, shape, draft.tables, great.vocab_size)
     match settings.get("speculation", "off"):
         case "off":
             return None
         case "ngram":
             return NgramProposer(*settings["ngram_lengths"])
         case other:
-            raise UsageError(f"--speculation {other} is not known; it is one of off, ngram, draft")
+            raise UsageError(f"--speculation {other} is not known; it is one of off, ngram, draft, head")
 
 
-def _table_for(group: LayerGroup, groups: Sequence[LayerGroup], path: Path) -> int:
+def _load_model(path: Path, dtype: torch.dtype, held: torch.dtype, device: DeviceInfo) -> tuple[Model, str]:
+    """The draft model in `path`, and its fingerprint."""
+    checkpoint = open_checkpoint(path)
+    try:
+        if is_encoder(checkpoint.config):
+            raise UsageError(f"--draft-model {path} is an encoder, which makes no tokens; name a decoder")
+        if device.kind == "cpu":
+            outline = outline_model(checkpoint.config, dtype, held=held)
+            memory.check_weights(outline.weight_bytes, available=read_memory().available)
+        model = build_model(
+            checkpoint.config,
+            lambda name: checkpoint.tensor(name, dtype),
+            dtype,
+            device.torch_device,
+            held=held,
+            names=checkpoint.names,
+        )
+        return model, checkpoint.fingerprint
+    finally:
+        checkpoint.close()
+
+
+def _table_for(group: LayerGroup, groups: Sequence[LayerGroup], what: str) -> int:
     """The great model's group that keeps a block for as long as this one looks at it."""
     for index, other in enumerate(groups):
         if other.kind == "full" or (group.kind == "window" and other.window >= group.window):
             return index
     raise UsageError(
-        f"--draft-model {path} looks further back than every layer of the model, which keeps blocks of its own windows "
-        "only; name a draft model with windows no greater"
+        f"{what} looks further back than every layer of the model, which keeps blocks of its own windows only; "
+        "name one with windows no greater"
     )

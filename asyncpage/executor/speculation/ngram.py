@@ -16,6 +16,7 @@ from array import array
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
 from asyncpage.executor.attention import PagedAttention
 from asyncpage.executor.batch import PersistentBatch
@@ -61,6 +62,11 @@ class NgramProposer:
                 found[at] = len(own)
                 tokens.append(own)
         return Drafts(found, np.concatenate(tokens)) if tokens else no_drafts(len(rows))
+
+    def observe(
+        self, batch: PersistentBatch, rows: Int32, begins: Int32, starts: Int32, hidden_TE: torch.Tensor
+    ) -> None:
+        """The tokens alone tell it everything."""
 
 
 class _Index:

@@ -1,7 +1,8 @@
 """What makes drafts, as the runner sees it.
 
-The runner tells it of rows, and before each forward pass asks for drafts; what became of them it can see from what the
-rows know the next time. Whatever it proposes, the rows' tokens stay the same: a bad proposal costs time alone.
+The runner tells it of rows, asks for drafts before each forward pass, and shows it behind the sampling pass what the
+model has computed; what became of its drafts it can see from what the rows know then. Whatever it proposes, the rows'
+tokens stay the same: a bad proposal costs time alone.
 
 INVARIANT: a proposal names as many rows as were asked about, and for none of them more drafts than asked for.
 """
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+import torch
 
 from asyncpage.executor.attention import PagedAttention
 from asyncpage.executor.batch import PersistentBatch
@@ -57,5 +59,15 @@ class Proposer(Protocol):
 
         Called before every forward pass: `counts` [R] are the tokens that each row computes in it, drafts aside. A row
         that is asked for some will have caught up with what it knows.
+        """
+        ...
+
+    def observe(
+        self, batch: PersistentBatch, rows: Int32, begins: Int32, starts: Int32, hidden_TE: torch.Tensor
+    ) -> None:
+        """The model's states at what `rows` [R] have just computed, behind its last norm; their tokens are sampled.
+
+        Each row's lie from `starts` [R + 1] on, the first of them at the row's token `begins` [R]. Those at drafts that
+        fell are among them: what counts ends where the row is computed to now.
         """
         ...
