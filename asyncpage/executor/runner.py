@@ -33,6 +33,7 @@ from asyncpage.executor.lora.bank import AdapterBank
 from asyncpage.executor.model_runner import ModelRunner
 from asyncpage.executor.process import Runner
 from asyncpage.executor.speculation.loader import LoadedDraft, load_draft, make_proposer
+from asyncpage.executor.speculation.proposer import Proposer
 from asyncpage.machine import read_cores, read_memory
 from asyncpage.messages import Handshake, Load
 from asyncpage.models.model import Model
@@ -40,18 +41,19 @@ from asyncpage.models.registry import build_model, is_encoder, outline_model
 from asyncpage.weights.checkpoint import open_checkpoint
 
 
-def load_runner(load: Load) -> Runner:
+def load_runner(load: Load, proposer: Proposer | None = None) -> Runner:
     """Open the model, build it, choose attention, size and allocate the KV pool; an encoder needs neither of these.
 
+    `proposer`: instead of what the settings name.
     Errors: `ModelError` for the files, `UsageError` for a setting or too little memory, each in one line.
     """
     with ExitStack() as undo:
-        runner = _load_runner(load, undo)
+        runner = _load_runner(load, undo, proposer)
         undo.pop_all()
         return runner
 
 
-def _load_runner(load: Load, undo: ExitStack) -> Runner:
+def _load_runner(load: Load, undo: ExitStack, proposer: Proposer | None) -> Runner:
     """`undo`: takes what must be undone when this does not come to its end."""
     started = time.perf_counter()
     settings = load.settings
@@ -155,7 +157,7 @@ def _load_runner(load: Load, undo: ExitStack) -> Runner:
         max_drafts=settings.get("most_drafts", 0),
     )
     beside = SlotPart(demand.block_bytes - (0 if draft is None else draft.block_bytes), demand.block_bytes)
-    proposer = make_proposer(settings, draft, shape, limits, device, model, beside)
+    proposer = proposer or make_proposer(settings, draft, shape, limits, device, model, beside)
     return ModelRunner(handshake, model, attention, shape, experts, settings["grammar_backend"], adapters, proposer)
 
 
