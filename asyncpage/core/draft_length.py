@@ -12,18 +12,22 @@ INVARIANT: the choice depends on what the executor answered and on nothing else,
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 from numpy.typing import NDArray
 
 from asyncpage.core.step_costs import Float64, StepCosts
 from asyncpage.messages import EMPTY, Int32
 
-_OWN_MEMORY = 0.95  # what a row's last step counts of the one before: about twenty steps decide
+_OWN_MEMORY = 0.97  # what a row's last step counts of the one before: about thirty steps decide
 _HOUSE_MEMORY = 0.99
-_PRIOR_DRAFTS = 2.0  # drafts of the house that stand for a row nothing is known of
+_PRIOR_DRAFTS = 4.0  # drafts of the house that stand for a row nothing is known of
 _FIRST_SHARE, _FIRST_DRAFTS = 0.6, 4.0  # of so many drafts so many stood, before any was tried
 _LIKELIEST = 0.98  # so that a later draft is always worth less than an earlier one
+_LOOK_DRAFTS = 2  # that such a look takes: it is to tell, and more than two cost a head dear
 _FIRST_PAUSE, _LONGEST_PAUSE = 8, 512  # steps of a row between two tries; 200 tokens have four of them
+_REMEMBERED = 9  # steps that tried drafts
 _MOST_ALIKE = 8  # steps for which a choice may hold
 
 
@@ -36,9 +40,11 @@ class DraftLengths:
         self._stood: Float64 = np.zeros(rows)
         self._house_tried = self._house_stood = 0.0
         self._costs = StepCosts()
-        self._draft_us = 0.0  # of one draft of each row
+        self._draft_times: deque[float] = deque(maxlen=_REMEMBERED)
+        self._draft_us = 0.0  # of one draft of each row: their median, as the first behind a pause has to catch up
         self._pauses: Int32 = np.full(rows, _FIRST_PAUSE, dtype=np.int32)
         self._since: Int32 = np.zeros(rows, dtype=np.int32)  # steps since the row tried
+        self._looks: NDArray[np.bool_] = np.zeros(rows, dtype=np.bool_)  # rows that tried for a look, not for a gain
         self._alike = 1
 
     def open(self, row: int) -> None:
@@ -62,14 +68,15 @@ class DraftLengths:
         if left < 1 or self._costs.is_due(tokens):  # what the drafts would be compared with is to be seen
             return EMPTY
         widths = np.minimum(rooms[rows], self._most)
+        self._looks[rows] = True
         if left >= len(rows) and self._costs.is_due(tokens + len(rows)):
-            return np.minimum(
-                rooms, 1
-            )  # one of each: what that costs is to be seen, as drafts of any depth build on it
+            return np.minimum(rooms, 1)  # one of each: drafts of any depth build on what that costs
         shares, waits = self._shares(rows), self._pauses[rows] - self._since[rows]
-        if (waits <= 0).any():
-            shares[2 * waits <= self._pauses[rows]] = _LIKELIEST  # also of those whose turn comes soon: at one time
-        drafts = self._best(shares, widths, tokens, left)
+        looks = (waits <= 0).any() & (2 * waits <= self._pauses[rows])  # also those whose turn comes soon: at one time
+        drafts = self._best(np.where(looks, _LIKELIEST, shares), widths, tokens, left)
+        if looks.any():
+            drafts = np.where(looks, np.minimum(drafts, _LOOK_DRAFTS), drafts)
+        self._looks[rows] = looks
         if not drafts.any():
             self._alike = min(_MOST_ALIKE, max(1, int(waits.min())))
             return EMPTY
@@ -84,15 +91,16 @@ class DraftLengths:
             self._costs.learn(tokens, elapsed_us - draft_us)
         if not len(drafted) or not drafted.any():
             return
-        of_each = draft_us / int(drafted.max())
-        self._draft_us = of_each if not self._draft_us else self._draft_us + 0.1 * (of_each - self._draft_us)
+        self._draft_times.append(draft_us / int(drafted.max()))
+        self._draft_us = sorted(self._draft_times)[len(self._draft_times) // 2]
         has = drafted > 0
         rows, stood = rows[has], (counts[has] - 1).astype(np.float64)
         tried = np.minimum(stood + 1, drafted[has])  # nothing is known of drafts behind one that fell
         self._tried[rows] = _OWN_MEMORY * self._tried[rows] + tried
         self._stood[rows] = _OWN_MEMORY * self._stood[rows] + stood
         self._since[rows] = 0  # a row for which none were found is asked for again: that costs nothing
-        self._pauses[rows] = np.where(stood > 0, _FIRST_PAUSE, np.minimum(2 * self._pauses[rows], _LONGEST_PAUSE))
+        is_vain = self._looks[rows] & (stood == 0)
+        self._pauses[rows] = np.where(is_vain, np.minimum(2 * self._pauses[rows], _LONGEST_PAUSE), _FIRST_PAUSE)
         self._house_tried = _HOUSE_MEMORY * self._house_tried + float(tried.sum())
         self._house_stood = _HOUSE_MEMORY * self._house_stood + float(stood.sum())
 
