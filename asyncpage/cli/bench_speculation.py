@@ -112,11 +112,11 @@ async def _measure(config: EngineConfig, arguments: argparse.Namespace) -> dict[
             engines.append(await AsyncEngine.start(one))
         prompts = _prompts(arguments.text, engines[0].has_chat_template, arguments.max_concurrency)
         for engine in engines:  # allocations, and the first look at what steps take
-            await _answer_all(engine, prompts, arguments.max_tokens)
+            await _answer_all(engine, prompts, arguments)
         for number in range(arguments.rounds):
             for engine, found in zip(engines, rounds, strict=True):
                 progress.update(2 * number + len(rounds[1]) - number, 2 * arguments.rounds)
-                found.append(await _answer_all(engine, prompts, arguments.max_tokens))
+                found.append(await _answer_all(engine, prompts, arguments))
     finally:
         progress.close()
         for engine in engines:
@@ -146,27 +146,30 @@ def _prompts(text: str, has_template: bool, count: int) -> list[Prompt]:
         passages = (" ".join(words[at % len(words) :] + words[: at % len(words)]) for at in range(count))
         begun = [(passage, passage[: passage.index(" ", len(passage) // 4)]) for passage in passages]
         return [TextPrompt(f"{passage}\n\n{passage}\n\n{beginning}") for passage, beginning in begun]
-    questions = (_QUESTIONS[at % len(_QUESTIONS)] for at in range(count))
+    # All of them, however few at once: of one alone the gain would be that answer's.
+    questions = (_QUESTIONS[at % len(_QUESTIONS)] for at in range(max(count, len(_QUESTIONS))))
     if has_template:
         return [ChatPrompt(({"role": "user", "content": question},)) for question in questions]
     return [TextPrompt(question) for question in questions]
 
 
-async def _answer_all(engine: AsyncEngine, prompts: Sequence[Prompt], most_tokens: int) -> Round:
+async def _answer_all(engine: AsyncEngine, prompts: Sequence[Prompt], arguments: argparse.Namespace) -> Round:
     from asyncpage.core.sampling import SamplingParams
 
-    sampling = SamplingParams(temperature=0.0, max_tokens=most_tokens, ignore_eos=True)
+    sampling = SamplingParams(temperature=0.0, max_tokens=arguments.max_tokens, ignore_eos=True)
+    free = asyncio.Semaphore(arguments.max_concurrency)
 
     async def answer(prompt: Prompt) -> tuple[tuple[int, ...], float, int, int]:
         tokens: list[int] = []
         began, first = 0.0, 0
         accepted = rejected = 0
-        async for part in engine.generate(prompt, sampling):
-            if part.token_ids and not tokens:
-                began, first = engine.now(), len(part.token_ids)
-            tokens += part.token_ids
-            if part.finish is not None:
-                accepted, rejected = part.finish.accepted_drafts, part.finish.rejected_drafts
+        async with free:
+            async for part in engine.generate(prompt, sampling):
+                if part.token_ids and not tokens:
+                    began, first = engine.now(), len(part.token_ids)
+                tokens += part.token_ids
+                if part.finish is not None:
+                    accepted, rejected = part.finish.accepted_drafts, part.finish.rejected_drafts
         rate = (len(tokens) - first) / max(engine.now() - began, 1e-9)
         return tuple(tokens), rate, accepted, rejected
 
