@@ -31,6 +31,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's job in the background: tests wait for Ctrl-C
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for name, what in ON_REQUEST.items():
         config.addinivalue_line("markers", f"{name}: {what}")
     config.addinivalue_line("markers", "case(id): the case of tests/cases/cases.jsonl that the test checks")
