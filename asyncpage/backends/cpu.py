@@ -114,7 +114,8 @@ class CpuBackend:
                 found = functional.scaled_dot_product_attention(
                     grouped, piece.keys, piece.values, attn_mask=piece.mask, scale=params.scale
                 )
-                out.index_copy_(0, piece.rows, found.reshape_as(queries).to(out.dtype))
+                found = found.reshape_as(queries).add_(_nan_of(queries))
+                out.index_copy_(0, piece.rows, found.to(out.dtype))
             else:
                 found = functional.scaled_dot_product_attention(
                     queries.transpose(0, 1)[None],
@@ -125,7 +126,8 @@ class CpuBackend:
                     scale=params.scale,
                     enable_gqa=self._group > 1,
                 )
-                out.index_copy_(0, piece.rows, found[0].transpose(0, 1).to(out.dtype))
+                found = found[0].transpose(0, 1) + _nan_of(queries)
+                out.index_copy_(0, piece.rows, found.to(out.dtype))
 
     def copy_tokens(self, kv: Tensor, copies: Tensor) -> None:
         """Read all sources, then write, slot by slot."""
@@ -173,3 +175,9 @@ class CpuBackend:
             out.index_copy_(0, rows, found.reshape(-1, g * j, self._spec.v_head_dim).to(out.dtype))
             if lse is not None:
                 lse.index_copy_(0, rows, denominator[..., 0].permute(0, 3, 1, 2).reshape(-1, g * j))
+
+
+def _nan_of(queries_RHD: Tensor) -> Tensor:
+    """[R, H, 1]: zero, NaN for a query that holds one. With AVX-512 torch's attention makes zeros of such a query's
+    scores, as if all keys were masked."""
+    return queries_RHD.mul(0.0).sum(-1, keepdim=True)
