@@ -7,6 +7,7 @@ INVARIANT: nothing is imported before the tether that takes longer than the inte
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from collections.abc import Callable
@@ -14,6 +15,9 @@ from typing import TYPE_CHECKING
 
 from asyncpage.pipes.descriptors import LinkDescriptors
 from asyncpage.pipes.tether import tie_to_parent
+
+_M_MMAP_THRESHOLD = -3  # of mallopt(3)
+_OWN_PAGES_BYTES = 4 << 20
 
 if TYPE_CHECKING:
     from asyncpage.executor.process import Runner
@@ -24,6 +28,7 @@ def main(arguments: list[str], find_loader: Callable[[], Callable[[Load], Runner
     """Serve the link that `arguments` names with the loader that `find_loader` imports. Does not return."""
     descriptors = LinkDescriptors.from_argument(arguments[0])
     tie_to_parent(descriptors.owner_pid, descriptors.fds[-1])
+    _give_memory_back()
 
     from asyncpage.executor.process import serve
     from asyncpage.pipes.link import attach_link
@@ -33,6 +38,18 @@ def main(arguments: list[str], find_loader: Callable[[], Callable[[Load], Runner
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def _give_memory_back() -> None:
+    """Let tensors of some size have pages of their own, which go back when they do.
+
+    Left to itself glibc's malloc keeps ever larger ones in its heap, and prefills of many lengths leave that in pieces:
+    without this the process grew with every crowd of clients, from 402 MiB to 515 behind the fourth.
+    """
+    if sys.platform == "linux":
+        set_option = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's; others have none
+        if set_option is not None:
+            set_option(_M_MMAP_THRESHOLD, _OWN_PAGES_BYTES)
 
 
 def _find_loader() -> Callable[[Load], Runner]:
