@@ -4,8 +4,9 @@ The planner asks before a step and tells what came of it. Two things are measure
 stands, and of the house, what a step of so many tokens takes (`step_costs`) and what making drafts adds. A j-th draft
 stands with the j-th power of the row's share, so the drafts of all rows are ranked by what they are worth, and the
 number of the best that makes tokens by time greatest is tried. The greater the batch, the dearer a token more, until
-none is worth it. A row that tries none does so now and then, more and more rarely, as if its text had changed for the
-best: where that would not pay either, it is not tried.
+none is worth it. A row that tries none looks now and then, more and more rarely, as if its text had changed for the
+best: where that would not pay either, it does not, and where it would it tries two. What a step takes with one draft of
+each row is looked for, too, as drafts of any depth build on it.
 
 INVARIANT: the choice depends on what the executor answered and on nothing else, so a replay makes it again.
 """
@@ -68,9 +69,9 @@ class DraftLengths:
         if left < 1 or self._costs.is_due(tokens):  # what the drafts would be compared with is to be seen
             return EMPTY
         widths = np.minimum(rooms[rows], self._most)
-        self._looks[rows] = True
-        if left >= len(rows) and self._costs.is_due(tokens + len(rows)):
-            return np.minimum(rooms, 1)  # one of each: drafts of any depth build on what that costs
+        if left >= len(rows) and self._costs.ask(tokens + len(rows)):
+            self._looks[rows] = True
+            return np.minimum(rooms, 1)
         shares, waits = self._shares(rows), self._pauses[rows] - self._since[rows]
         looks = (waits <= 0).any() & (2 * waits <= self._pauses[rows])  # also those whose turn comes soon: at one time
         drafts = self._best(np.where(looks, _LIKELIEST, shares), widths, tokens, left)

@@ -35,6 +35,7 @@ class StepCosts:
         self._curve: tuple[Float64, Float64] | None = None
         self._steps = 0
         self._last: dict[int, int] = {}  # the step of each size that was seen last
+        self._asked: dict[int, tuple[int, int]] = {}  # how often each size was asked for, and at which step last
 
     def learn(self, tokens: int, step_us: int) -> None:
         """A step of so many tokens took that long."""
@@ -56,7 +57,19 @@ class StepCosts:
         size = _size(tokens)
         if size not in self._recent:
             return True
-        return self._steps - self._last[size] > 4 * len(self._recent[size]) ** 2
+        return self._steps - self._last[size] > _pause(len(self._recent[size]))
+
+    def ask(self, tokens: int) -> bool:
+        """Whether to make a step of about so many tokens, to see what it takes: it is due, and was not asked for lately.
+
+        What was asked for may never come, as a row has no drafts to make a step greater: then it is asked for seldom.
+        """
+        size = _size(tokens)
+        times, at = self._asked.get(size, (0, 0))
+        if not self.is_due(tokens) or (times and self._steps - at <= _pause(times)):
+            return False
+        self._asked[size] = min(times + 1, _REMEMBERED), self._steps
+        return True
 
     def step_us(self, tokens: Float64) -> Float64:
         """What steps of so many tokens [N] take; greater than all that were seen counts as the greatest of them."""
@@ -75,6 +88,11 @@ class StepCosts:
                 steps, sizes = steps + before, sizes + merged
             pools.append((mean, steps, sizes))
         return np.array([mean for mean, _, sizes in pools for _ in range(sizes)])
+
+
+def _pause(times: int) -> int:
+    """Steps until a size is to be seen again that was seen, or asked for, so many times."""
+    return 4 * times**2
 
 
 def _size(tokens: int) -> int:

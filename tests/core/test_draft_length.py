@@ -39,9 +39,22 @@ class ColdMachine:
 
 
 class House:
-    """Rows that only decode, each with its share of drafts that stand; time passes as the machine says."""
+    """Rows that only decode, each with its share of drafts that stand; time passes as the machine says.
 
-    def __init__(self, shares: list[float], cost: Cost, *, draft_us: int = 0, most: int = MOST, seed: int = 1) -> None:
+    `finds`: whether there are drafts of a row when they are asked for; of all without it.
+    """
+
+    def __init__(
+        self,
+        shares: list[float],
+        cost: Cost,
+        *,
+        draft_us: int = 0,
+        most: int = MOST,
+        seed: int = 1,
+        finds: list[bool] | None = None,
+    ) -> None:
+        self.finds: Int32 = np.array(finds or [True] * len(shares), dtype=np.int32)
         self.lengths = DraftLengths(len(shares), most)
         self.shares, self.cost, self.draft_us = shares, cost, draft_us
         self.random = np.random.default_rng(seed)
@@ -55,6 +68,8 @@ class House:
         chosen = self.lengths.choose(rooms, count, budget)
         drafts = chosen if len(chosen) else np.zeros(count, dtype=np.int32)
         assert int(drafts.sum()) + count <= budget
+        self.chosen.append(drafts.tolist())
+        drafts = drafts * self.finds
         stands = self.random.random((count, int(drafts.max(initial=0)))) < np.array(self.shares)[:, None]
         stood = np.array([
             int(np.logical_and.accumulate(own[:most]).sum()) for own, most in zip(stands, drafts.tolist(), strict=True)
@@ -65,7 +80,6 @@ class House:
         self.lengths.learn(self.rows, stood + 1, drafted, tokens=tokens, elapsed_us=step_us, draft_us=draft_us)
         self.us += step_us
         self.tokens += count + int(stood.sum())
-        self.chosen.append(drafts.tolist())
 
     def rate(self, steps: int) -> float:
         """Tokens a microsecond over so many steps."""
@@ -171,6 +185,14 @@ def test_the_one_length_that_pays_is_found_though_every_size_was_slow_at_first(s
     best = best_rate(0.35, 1, warm, 2_800)
     assert best > 1.2 / 38_000
     assert house.rate(600) > 0.92 * best
+
+
+def test_rows_without_drafts_do_not_keep_those_that_have_some_from_trying_more() -> None:
+    """The step of one draft a row, whose cost is looked for, never comes."""
+    house = House([0.95] * 4, flat_machine, finds=[True, True, False, False])
+    house.rate(200)
+    mean = np.mean(house.chosen[-200:], axis=0)
+    assert min(mean[:2]) > 5
 
 
 def test_drafts_keep_to_the_budget_and_to_the_room_that_rows_have() -> None:

@@ -50,3 +50,15 @@ def test_a_size_is_due_before_it_was_seen_and_the_more_rarely_the_more_often_it_
             costs.learn(9, 100)
             pauses[-1] += 1
     assert pauses == [5, 17, 37, 65]
+
+
+def test_a_size_that_never_comes_is_asked_for_more_and_more_rarely() -> None:
+    costs = StepCosts()
+    asked = []
+    for step in range(400):
+        if costs.ask(2):
+            asked.append(step)
+        costs.learn(1, 100)
+    assert asked == [0, 5, 22, 59, 124, 225, 370]
+    costs.learn(2, 100)
+    assert not costs.ask(2)
