@@ -126,7 +126,7 @@ class CpuBackend:
                     scale=params.scale,
                     enable_gqa=self._group > 1,
                 )
-                found = found[0].transpose(0, 1) + _nan_of(queries)
+                found = found[0].transpose(0, 1).add_(_nan_of(queries))
                 out.index_copy_(0, piece.rows, found.to(out.dtype))
 
     def copy_tokens(self, kv: Tensor, copies: Tensor) -> None:

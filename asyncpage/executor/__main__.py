@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 from asyncpage.pipes.descriptors import LinkDescriptors
 from asyncpage.pipes.tether import tie_to_parent
 
-_M_MMAP_THRESHOLD = -3  # of mallopt(3)
-_OWN_PAGES_BYTES = 4 << 20
-
 if TYPE_CHECKING:
     from asyncpage.executor.process import Runner
     from asyncpage.messages import Load
+
+_M_MMAP_THRESHOLD = -3  # of mallopt(3)
+_OWN_PAGES_BYTES = 4 << 20
 
 
 def main(arguments: list[str], find_loader: Callable[[], Callable[[Load], Runner]]) -> None:
