@@ -5,8 +5,7 @@ the last norm), and predicts the state at place t, whose likeliest token is the 
 place of a state where the model has not computed one yet. It knows the tokens that come often, and no others: a product
 with every row of the vocabulary would cost more than the whole layer.
 
-Source: EAGLE (Li et al. 2024), trained on its own predictions as in EAGLE-3 (Li et al. 2025); the short vocabulary is
-that of FR-Spec (Zhao et al. 2025).
+Source: EAGLE (Li et al. 2024); the short vocabulary is that of FR-Spec (Zhao et al. 2025).
 
 INVARIANT: a layer's keys and values at a place depend on that place's token and state alone, so that those which left
 the window never need to be computed.
@@ -42,6 +41,8 @@ class DraftHead:
     def __init__(self, config: Mapping[str, Any], parameters: Parameters, draft_ids: Tensor) -> None:
         sizes = DecoderSizes.parse(config)
         self.window = whole(config, "sliding_window")
+        if self.window > sizes.max_positions:
+            raise ModelError(f"config: sliding_window {self.window} is more than max_position_embeddings")
         parts, hidden = Parts(sizes, parameters), sizes.hidden_size
         rope = RopeSettings.parse(config, sizes.head_dim, sizes.max_positions)
         self.vocab_size, self.hidden_size, self.max_model_len = sizes.vocab_size, hidden, rope.usable_positions

@@ -87,7 +87,7 @@ def _config(checkpoint: Checkpoint, model: Model, draft_vocab: int, window: int)
         "hidden_act": found["hidden_act"] if found.get("hidden_act") in ACTIVATIONS else "silu",
         "rms_norm_eps": float(found.get("rms_norm_eps") or _NORM_EPS),
         "max_position_embeddings": model.max_model_len,
-        "sliding_window": window,
+        "sliding_window": min(window, model.max_model_len),
         "rope_parameters": {"rope_type": "default", "rope_theta": float(theta)},
     }
 
