@@ -60,7 +60,7 @@ class StepCosts:
         return self._steps - self._last[size] > _pause(len(self._recent[size]))
 
     def ask(self, tokens: int) -> bool:
-        """Whether to make a step of about so many tokens, to see what it takes: it is due, and was not asked for lately.
+        """Whether to make a step of about so many tokens, to see what it takes: it is due and was not asked for lately.
 
         What was asked for may never come, as a row has no drafts to make a step greater: then it is asked for seldom.
         """

@@ -36,7 +36,10 @@ def test_a_head_of_a_minutes_training_drafts_for_the_demo_and_changes_no_token(
 
 
 def test_the_script_says_in_one_line_what_is_wrong(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("a file")
     for words, expected in (
+        (("--out", str(taken)), "taken"),
         (("--minutes", "0"), "--minutes must be more than 0, got 0"),
         (("--model", str(tmp_path / "none.gguf")), "none.gguf"),
     ):

@@ -1,10 +1,12 @@
 """Trains a draft head: to predict what the model will say from its states, and from its own guesses at them.
 
-`scripts/train_draft_head` makes the lessons and gives it time. The head is unrolled over a few steps (Li et al. 2025,
-"training-time test"): behind the first, each place is given the state that the step before has predicted, and looks
-back at keys and values made of states up to where its chain of guesses begins, and of guesses from there on, as it will
-when it drafts. It is asked for the model's own distribution of the next token over the tokens that it knows (the model
-teaches; Hinton et al. 2015), and for the state (Li et al. 2024). Its rows of the vocabulary are the model's.
+`scripts/train_draft_head` makes the lessons and gives it time. The head can be unrolled over a few steps (Li et al.
+2025, "training-time test"): behind the first, each place is given the state that the step before has predicted, and
+looks back at keys and values made of states up to where its chain of guesses begins, and of guesses from there on, as
+it will when it drafts. So it is told how its drafts stand; the script trains one step, as three learnt less in the same
+time (two minutes of the demo: of the first drafts 30.0 % stood instead of 35.7, of two in a row 8.9 instead of 10.7, of
+three 2.7 instead of 2.5). It is asked for the model's own distribution of the next token over the tokens that it knows
+(the model teaches; Hinton et al. 2015), and for the state (Li et al. 2024). Its rows of the vocabulary are the model's.
 
 INVARIANT: what is computed here is what `draft_head` computes of the same tensors; a test compares them.
 """
