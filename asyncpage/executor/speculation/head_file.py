@@ -77,6 +77,7 @@ def write_head(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, to
     """Make the folder, or write it anew. `config`: `FIELDS`; `tensors`: float ones, and the ids. Errors: `OSError`."""
     assert set(config) == set(FIELDS)
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / CONFIG_NAME).unlink(missing_ok=True)  # it comes last: a folder that has one is whole
     write_safetensors(folder / SINGLE_NAME, {name: _stored(tensor) for name, tensor in tensors.items()})
     (folder / CONFIG_NAME).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
