@@ -109,6 +109,8 @@ def _load_runner(load: Load, undo: ExitStack, proposer: Proposer | None) -> Runn
         available -= settings.get("kv_arena_bytes", 0) + memory.WORKING_BYTES * (ranks - 1)
     if adapters is not None:
         available -= _room_for(adapters, available)
+    if draft is not None:
+        available -= draft.bytes_beside(demand.max_num_seqs)
     blocks = memory.pool_blocks(demand, max(0, available - memory.WORKING_BYTES))
     limits = Limits(
         max_seqs=demand.max_num_seqs, max_tokens=settings["max_num_batched_tokens"], max_kv=demand.max_model_len

@@ -60,6 +60,11 @@ class DraftHead:
         self.groups, self.layer_groups, self.layer_slots = layering.groups, layering.layer_groups, layering.layer_slots
         self.layer_params = (LayerParams(attention.scale),)
 
+    @property
+    def state_bytes(self) -> int:
+        """What the states that it looks back at take, of one row."""
+        return self.window * self.hidden_size * self.dtype.itemsize
+
     def specs(self, kv_dtype: str, block_size: int) -> tuple[AttentionSpec, ...]:
         """What its one group asks of a backend."""
         return self._layering.specs(self.dtype, kv_dtype, block_size)

@@ -45,6 +45,10 @@ class LoadedDraft:
     layout: KVLayout
     tables: tuple[int, ...]
 
+    def bytes_beside(self, rows: int) -> int:
+        """What it takes for so many rows beside its weights and its KV."""
+        return self.model.state_bytes * rows if isinstance(self.model, DraftHead) else 0
+
     @property
     def block_bytes(self) -> int:
         """What one block takes in its KV: a tensor a layer, as groups may share a table."""
