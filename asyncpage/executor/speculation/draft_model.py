@@ -42,20 +42,14 @@ class DraftModel:
         # A row may be a token behind, as the last of drafts that all stood was not computed here.
         self._most_tokens = shape.max_tokens + shape.max_rows
         self._inputs = InputBuffers(replace(shape, max_tokens=self._most_tokens), attention.device, tables)
-        self._drafting = Drafting(vocab_size, attention.device)
+        self._drafting = Drafting(vocab_size, shape.max_rows, attention.device)
         self._vocab_size = vocab_size
-        self._computed: Int32 = np.zeros(shape.max_rows, dtype=np.int32)
 
     def clear(self) -> None:
         self._drafting.clear()
 
     def add(self, new: NewRow) -> None:
-        """What the row brings computed is computed here, too, as far as the block's last owner got."""
         self._drafting.add(new)
-        if new.row >= len(self._computed):
-            more = max(new.row + 1, 2 * len(self._computed)) - len(self._computed)
-            self._computed = np.pad(self._computed, (0, more))
-        self._computed[new.row] = new.computed
 
     def remove(self, row: int) -> None:
         self._drafting.remove(row)
@@ -74,7 +68,7 @@ class DraftModel:
         index = torch.from_numpy(drafting).to(last_RE.device)
 
         def advance(own: Int32, places: Int32, states_SE: torch.Tensor) -> torch.Tensor:
-            self._computed[own] = places + 1
+            self._drafting.computed[own] = places + 1
             return self._forward(batch, own, np.ones(len(own), dtype=np.int32), places)[0]
 
         return self._drafting.draw(batch, rows, asked, chosen[drafting], last_RE[index], self._logits, advance)
@@ -86,7 +80,7 @@ class DraftModel:
 
     def _catch_up(self, batch: PersistentBatch, rows: Int32, ends: Int32) -> torch.Tensor:
         """Compute each of `rows` [R] up to `ends` [R]; returns the state at each row's last token [R, E]."""
-        begins = np.minimum(self._computed[rows], batch.computed[rows])
+        begins = np.minimum(self._drafting.computed[rows], batch.computed[rows])
         last_RE: torch.Tensor | None = None
         for part in passes(begins, ends, self._most_tokens):
             hidden_TE, starts = self._forward(batch, rows[part.members], part.counts, part.begins)
@@ -95,7 +89,7 @@ class DraftModel:
             places = torch.from_numpy((starts[part.ended + 1] - 1).astype(np.int64)).to(hidden_TE.device)
             last_RE[torch.from_numpy(part.members[part.ended]).to(hidden_TE.device)] = hidden_TE[places]
         assert last_RE is not None  # there was a token to compute, and so a pass
-        self._computed[rows] = ends
+        self._drafting.computed[rows] = ends
         return last_RE
 
     def _forward(self, batch: PersistentBatch, rows: Int32, counts: Int32, begins: Int32) -> tuple[torch.Tensor, Int32]:

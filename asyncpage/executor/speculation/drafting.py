@@ -32,16 +32,26 @@ Advance = Callable[[Int32, Int32, torch.Tensor], torch.Tensor]
 
 
 class Drafting:
-    """Settings of all rows, for drafts over a vocabulary of `vocab_size`."""
+    """Settings of all rows, for drafts over a vocabulary of `vocab_size`.
 
-    def __init__(self, vocab_size: int, device: torch.device) -> None:
+    `computed`: how many tokens of each row what predicts has computed, which keeps it; at least `rows` long.
+    """
+
+    def __init__(self, vocab_size: int, rows: int, device: torch.device) -> None:
         self._sampler = Sampler(vocab_size, device)
+        self.computed: Int32 = np.zeros(rows, dtype=np.int32)
 
     def clear(self) -> None:
         self._sampler.clear()
 
     def add(self, new: NewRow) -> None:
-        """What depends on the tokens before (penalties, a grammar) is left out: it would cost more than it finds."""
+        """What the row brings computed counts as computed here, as far as the block's last owner got.
+
+        What depends on the tokens before (penalties, a grammar) is left out: it would cost more than it finds.
+        """
+        if new.row >= len(self.computed):
+            self.computed = np.pad(self.computed, (0, max(new.row + 1, 2 * len(self.computed)) - len(self.computed)))
+        self.computed[new.row] = new.computed
         sampling = replace(
             new.sampling, logprobs=None, repetition_penalty=1.0, frequency_penalty=0.0, presence_penalty=0.0
         )

@@ -35,26 +35,21 @@ class HeadProposer:
         self._head, self._embed, self._attention = head, embed, attention
         self._most_tokens = shape.max_tokens + shape.max_rows
         self._inputs = InputBuffers(replace(shape, max_tokens=self._most_tokens), attention.device, (table,))
-        self._drafting = Drafting(head.vocab_size, attention.device)
+        self._drafting = Drafting(head.vocab_size, shape.max_rows, attention.device)
         # The state that goes with the token at place t is at t modulo the window.
         self._states_RWE = torch.zeros(
             (shape.max_rows, head.window, head.hidden_size), dtype=head.dtype, device=attention.device
         )
-        self._computed: Int32 = np.zeros(shape.max_rows, dtype=np.int32)
 
     def clear(self) -> None:
         self._drafting.clear()
 
     def add(self, new: NewRow) -> None:
-        """What the row brings computed is computed here, too, as far as the block's last owner got."""
         self._drafting.add(new)
-        if new.row >= len(self._computed):
-            more = max(new.row + 1, 2 * len(self._computed)) - len(self._computed)
-            self._computed = np.pad(self._computed, (0, more))
-            self._states_RWE = torch.cat(
-                (self._states_RWE, self._states_RWE.new_zeros((more, *self._states_RWE.shape[1:])))
-            )
-        self._computed[new.row] = new.computed
+        more = len(self._drafting.computed) - len(self._states_RWE)
+        if more:
+            rooms = self._states_RWE.new_zeros((more, *self._states_RWE.shape[1:]))
+            self._states_RWE = torch.cat((self._states_RWE, rooms))
         self._states_RWE[new.row, new.computed % self._head.window] = 0.0
 
     def remove(self, row: int) -> None:
@@ -92,7 +87,7 @@ class HeadProposer:
     def _catch_up(self, batch: PersistentBatch, rows: Int32) -> torch.Tensor:
         """Compute each of `rows` [R] up to what it knows; returns what is predicted at each one's last token [R, E]."""
         window, ends = self._head.window, batch.known[rows]
-        begins = np.minimum(np.maximum(self._computed[rows], ends - window), ends - 1)
+        begins = np.minimum(np.maximum(self._drafting.computed[rows], ends - window), ends - 1)
         last_RE = self._states_RWE.new_empty((len(rows), self._head.hidden_size))
         for part in passes(begins, ends, self._most_tokens):
             own = rows[part.members]
@@ -101,7 +96,7 @@ class HeadProposer:
             states_TE = self._states_RWE[self._index(own[owners]), self._index(places % window)]
             predicted_TE, starts = self._forward(batch, own, part.counts, part.begins, states_TE)
             last_RE[self._index(part.members[part.ended])] = predicted_TE[self._index(starts[part.ended + 1] - 1)]
-        self._computed[rows] = ends
+        self._drafting.computed[rows] = ends
         return last_RE
 
     def _forward(
