@@ -171,3 +171,19 @@ class Scheduler:
             by_row[row].failed = reason
         for entry in done.prompt_logprobs:
             by_row[entry.row].prompt_logprobs.append(entry)
+
+
+def fork_and_load(scheduler: Scheduler, first: Request, sampling: SamplingParams) -> tuple[Request, Request]:
+    """Two requests beside `first`, which has computed its prompt of 22: one shares its blocks but for a copy of the
+    last, and of one the first 16 tokens were saved to the arena and come back from there."""
+    target = scheduler.free.pop()
+    scheduler.copies = [(first.blocks[5], target, 1)]
+    shared = [*first.blocks[:5], target]
+    fork = scheduler.start(request(first.prompt, sampling), 1, computed=21, blocks=shared)
+    scheduler.saves = [(block, slot) for slot, block in enumerate(first.blocks[:4])]
+    scheduler.step()
+    loaded = [scheduler.free.pop() for _ in range(4)]
+    scheduler.loads = list(enumerate(loaded))
+    back = scheduler.start(request([*first.prompt[:20], 1, 2, 3]), 2, computed=16, blocks=loaded)
+    scheduler.step()
+    return fork, back

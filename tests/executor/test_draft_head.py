@@ -24,7 +24,7 @@ from asyncpage.executor.speculation.head_file import write_head
 from asyncpage.messages import Load
 from asyncpage.pipes.host_arena import HostArena
 from asyncpage.weights.checkpoint import open_checkpoint
-from tests.executor.near_end import GREEDY, Request, Scheduler, request
+from tests.executor.near_end import GREEDY, Request, Scheduler, fork_and_load, request
 from tests.executor.test_draft_model import CONTEXT, DRAFTS, SAMPLED, SETTINGS, VOCABULARY, answers, prompt, save
 
 WINDOW, HEADS, KV_HEADS, HEAD_DIM, INNER, KNOWN_TOKENS = 9, 4, 2, 8, 40, 120
@@ -259,15 +259,7 @@ def test_its_keys_and_values_go_with_blocks_that_are_shared_copied_and_saved(
     first = scheduler.start(request(prompt(22)), 0)
     scheduler.step()
     scheduler.step(drafts=2)
-    target = scheduler.free.pop()
-    scheduler.copies = [(first.blocks[5], target, 1)]
-    fork = scheduler.start(request(prompt(22), GREEDY), 1, computed=21, blocks=[*first.blocks[:5], target])
-    scheduler.saves = [(block, slot) for slot, block in enumerate(first.blocks[:4])]
-    scheduler.step()
-    loaded = [scheduler.free.pop() for _ in range(4)]
-    scheduler.loads = list(enumerate(loaded))
-    back = scheduler.start(request([*prompt(22)[:20], 1, 2, 3]), 2, computed=16, blocks=loaded)
-    scheduler.step()
+    fork, back = fork_and_load(scheduler, first, GREEDY)
     found = proposals(executor)
     for _ in range(3):
         scheduler.step(drafts=DRAFTS)

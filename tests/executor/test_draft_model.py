@@ -18,7 +18,7 @@ from asyncpage.executor.model_runner import ModelRunner
 from asyncpage.executor.runner import load_runner
 from asyncpage.messages import Load
 from asyncpage.pipes.host_arena import HostArena
-from tests.executor.near_end import BLOCK_SIZE, GREEDY, Request, Scheduler, request
+from tests.executor.near_end import BLOCK_SIZE, GREEDY, Request, Scheduler, fork_and_load, request
 
 VOCABULARY, CONTEXT, DRAFTS = 199, 96, 5
 SETTINGS: dict[str, Any] = {
@@ -166,15 +166,7 @@ def test_its_keys_and_values_go_with_blocks_that_are_shared_copied_and_saved(mak
     scheduler = Scheduler(executor)
     first = scheduler.start(request(prompt(22)), 0)
     scheduler.step()
-    target = scheduler.free.pop()
-    scheduler.copies = [(first.blocks[5], target, 1)]
-    fork = scheduler.start(request(prompt(22), SAMPLED), 1, computed=21, blocks=[*first.blocks[:5], target])
-    scheduler.saves = [(block, slot) for slot, block in enumerate(first.blocks[:4])]
-    scheduler.step()
-    loaded = [scheduler.free.pop() for _ in range(4)]
-    scheduler.loads = list(enumerate(loaded))
-    back = scheduler.start(request([*prompt(22)[:20], 1, 2, 3]), 2, computed=16, blocks=loaded)
-    scheduler.step()
+    fork, back = fork_and_load(scheduler, first, SAMPLED)
     for _ in range(5):
         scheduler.step(drafts=DRAFTS)
     for one, steps in ((first, 8), (fork, 7), (back, 6)):
