@@ -52,6 +52,11 @@ class EngineConfig:
         "CPU's memory in float32: half of it, and steps that take up to twice as long",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
+    exact: bool = setting(
+        False,
+        "float32 throughout: quantised weights are dequantised, where a CPU else multiplies by them as they are, with "
+        "activations in 8 bits; to compare numbers with other engines, at several times the memory and time",
+    )
     kv_cache_dtype: str = setting(
         "auto", "type of the KV cache; auto follows dtype", choices=("auto", "float32", "bfloat16", "float16")
     )
@@ -308,6 +313,10 @@ class EngineConfig:
         for name in ("load_timeout_s", "step_timeout_s"):
             if getattr(self, name) <= 0:
                 yield f"--{name.replace('_', '-')} must be greater than 0"
+        for name in ("dtype", "weights_dtype", "kv_cache_dtype"):
+            if self.exact and getattr(self, name) not in ("auto", "float32"):
+                flag = f"--{name.replace('_', '-')}"
+                yield f"--exact is float32 throughout, and {flag} is {getattr(self, name)}; give one of them"
         if self.kv_cache_bytes is not None and self.num_kv_blocks is not None:
             yield "give --kv-cache-bytes or --num-kv-blocks, not both"
         if self.num_kv_blocks == 1:

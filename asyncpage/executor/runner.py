@@ -28,6 +28,7 @@ from asyncpage.executor.attention import PagedAttention, shared_layout
 from asyncpage.executor.batch import BatchShape
 from asyncpage.executor.encoder_loader import load_encoder
 from asyncpage.executor.experts import open_experts
+from asyncpage.executor.grids import held_kinds, open_grids
 from asyncpage.executor.host_slots import SlotPart
 from asyncpage.executor.lora.bank import AdapterBank
 from asyncpage.executor.model_runner import ModelRunner
@@ -61,7 +62,7 @@ def _load_runner(load: Load, undo: ExitStack, proposer: Proposer | None) -> Runn
     threads = settings["cpu_threads"] or max(1, int(read_cores()) // ranks)
     if device.kind == "cpu":
         torch.set_num_threads(threads)
-    dtype = dtype_on(device, settings["dtype"])
+    dtype = dtype_on(device, "float32" if settings.get("exact", False) else settings["dtype"])
     torch_dtype = getattr(torch, dtype)
     held = _held(settings.get("weights_dtype", "auto"), dtype)
     torch_held = getattr(torch, held)
@@ -78,7 +79,8 @@ def _load_runner(load: Load, undo: ExitStack, proposer: Proposer | None) -> Runn
         if is_encoder(checkpoint.config):
             open_experts(for_ranks, {}, device)
             return load_encoder(load, checkpoint, device, dtype)
-        outline = outline_model(checkpoint.config, torch_dtype, held=torch_held)
+        grids = open_grids(settings, checkpoint, device, dtype, threads)
+        outline = outline_model(checkpoint.config, torch_dtype, held=torch_held, grids=grids.without_values)
         specs = outline.model.specs(kv_dtype, settings["block_size"])
         backend = choose(settings["attention_backend"], specs, device)
         layout = shared_layout(backend, specs, device)
@@ -98,8 +100,10 @@ def _load_runner(load: Load, undo: ExitStack, proposer: Proposer | None) -> Runn
             experts=experts.host,
             held=torch_held,
             names=checkpoint.names,
+            grids=grids.grids,
         )
         fingerprint, stored_as = checkpoint.fingerprint, checkpoint.stored_as
+        held_as = () if grids.grids is None else held_kinds(checkpoint)
     finally:
         checkpoint.close()
     experts.connect()
@@ -128,7 +132,7 @@ def _load_runner(load: Load, undo: ExitStack, proposer: Proposer | None) -> Runn
         slot_part=SlotPart(0, demand.block_bytes),
     )
     handshake = Handshake(
-        fingerprint=_identity(fingerprint, dtype, held, layout, draft),
+        fingerprint=_identity(fingerprint, dtype, " ".join((held, *held_as)), layout, draft),
         pid=os.getpid(),
         rank=load.rank,
         blocks=blocks,
@@ -147,6 +151,9 @@ def _load_runner(load: Load, undo: ExitStack, proposer: Proposer | None) -> Runn
         weight_bytes=outline.weight_bytes,
         stored_as=stored_as,
         weights_dtype=held,
+        held_as=held_as,
+        native=grids.variant,
+        lack=grids.lack,
         family=outline.family,
     )
     shape = BatchShape(

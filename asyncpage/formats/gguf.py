@@ -79,15 +79,21 @@ class GGUFFile:
 
         Errors: `KeyError`, `IndexError` for rows that are not there.
         """
+        data = self.raw_rows(name, start, stop)
+        info = self.tensors[name]
+        out = np.empty((stop - start, info.shape[-1]), np.float32)
+        _TYPES_BY_NAME[info.dtype].dequantize(data.reshape(-1), out.reshape(-1))
+        return out
+
+    def raw_rows(self, name: str, start: int, stop: int) -> Bytes:
+        """The same rows as they lie in the file: uint8 [stop - start, bytes of a row], read-only, not copied."""
         info = self.tensors[name]
         rows = prod(info.shape[:-1])
         if not 0 <= start <= stop <= rows:
             raise IndexError(f"rows {start} to {stop} of {name!r}, which has {rows}")
         row_bytes = info.size // rows
-        out = np.empty((stop - start, info.shape[-1]), np.float32)
         data = self._file.view(info.offset + start * row_bytes, (stop - start) * row_bytes)
-        _TYPES_BY_NAME[info.dtype].dequantize(data, out.reshape(-1))
-        return out
+        return data.reshape(stop - start, row_bytes)
 
     def header(self) -> Bytes:
         """The bytes before the tensor data: uint8 [data_offset], clipped to the file."""

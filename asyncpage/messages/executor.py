@@ -143,8 +143,10 @@ class Handshake:
 
     `kind`: an encoder makes vectors only, and no KV that another prompt could use. `hidden_size`: numbers in a vector.
     `linears`: what adapters may change, none where the executor was not told to run any.
-    `weight_bytes`: of the weights as they are held, most of them in `weights_dtype`. `stored_as`: the kinds of
-    quantised ones in the files, which are held dequantised. `family`: what people call the model's.
+    `weight_bytes`: of the weights as they are held: those of the kinds `held_as` on the grids of the file, which
+    native code called `native` multiplies by, and the others in `weights_dtype`. `stored_as`: the kinds of quantised
+    ones in the files; what is not in `held_as` is dequantised. `lack`: why there is no native code where it would have
+    been used. `family`: what people call the model's.
     """
 
     fingerprint: str
@@ -168,6 +170,9 @@ class Handshake:
     weight_bytes: int = 0
     stored_as: tuple[str, ...] = ()
     weights_dtype: str = ""
+    held_as: tuple[str, ...] = ()
+    native: str = ""
+    lack: str = ""
     family: str = ""
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from asyncpage.backends.contract import AttentionSpec, LayerParams
 from asyncpage.models.attention import AttentionPart
 from asyncpage.models.layer_group import Layering
-from asyncpage.models.layers import Embedding, RowMap
+from asyncpage.models.layers import RowMap, TokenRows
 from asyncpage.models.model import Attend
 from asyncpage.models.rope import Angles, Rope
 
@@ -50,14 +50,14 @@ class Decoder:
     def __init__(
         self,
         *,
-        embedding: Embedding,
+        embedding: TokenRows,
         layers: Sequence[DecoderLayer],
         norm: RowMap,
         head: RowMap,
         ropes: Sequence[Rope],
         max_model_len: int,
     ) -> None:
-        self.vocab_size, self.hidden_size = embedding.weight.shape
+        self.vocab_size, self.hidden_size = embedding.shape
         self.max_model_len = max_model_len
         self._embedding, self._layers, self._norm, self._head = embedding, tuple(layers), norm, head
         self._ropes = tuple(ropes)

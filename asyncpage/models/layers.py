@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -35,6 +36,18 @@ ACTIVATIONS: Mapping[str, RowMap] = {
 WIDENED_ITEMS = 1 << 19  # 2 MB in float32: of 1, 2 and 4 the fastest for one row and for 64
 
 
+class TokenRows(Protocol):
+    """An embedding of `shape` (vocabulary, E) that gives rows of `dtype`: int64 tokens [T] to [T, E]."""
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
+    def __call__(self, tokens_T: Tensor) -> Tensor: ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Embedding:
     """`weight` [vocabulary, E]; rows are multiplied by `scale`, a number that `dtype`, their own type, can hold."""
@@ -42,6 +55,11 @@ class Embedding:
     weight: Tensor
     dtype: torch.dtype
     scale: float = 1.0
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, columns = self.weight.shape
+        return rows, columns
 
     def __call__(self, tokens_T: Tensor) -> Tensor:
         hidden_TE = functional.embedding(tokens_T, self.weight).to(self.dtype)

@@ -8,13 +8,16 @@ INVARIANT: every linear map of a model is made by `linear`, by the names that it
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 
 import torch
 from torch import Tensor
 
 from asyncpage.errors import ModelError
+from asyncpage.kernels.quantised import table_bytes
 from asyncpage.models.experts import AllHere, ExpertHost
-from asyncpage.models.layers import Linear, RowMap, WidenedLinear
+from asyncpage.models.layers import Embedding, Linear, RowMap, TokenRows, WidenedLinear
+from asyncpage.models.quantised_linear import Grids, QuantisedTable, SideBySide
 
 TakeTensor = Callable[[str], Tensor]
 """tensor(name) -> the tensor, in any float dtype; `KeyError` or `ModelError` when there is none."""
@@ -31,7 +34,8 @@ class Parameters:
 
     Without `tensor` there are no values: what is taken has its shape and no memory of its own. `taken_bytes`: of all
     that was taken so far. `adapt` is asked of every linear map. `experts`: who runs the experts of a model that has
-    some. `label` is asked of what has no values. `names`: of all tensors that there are.
+    some. `label` is asked of what has no values. `names`: of all tensors that there are. `grids`: of those that are not
+    dequantised, None where all are.
     """
 
     def __init__(
@@ -45,11 +49,13 @@ class Parameters:
         experts: ExpertHost | None = None,
         label: Label | None = None,
         names: Sequence[str] = (),
+        grids: Grids | None = None,
     ) -> None:
         self.names = tuple(names)
         self._tensor = tensor
         self._label = label
         self._adapt = adapt
+        self._grids = grids
         self.experts = experts or AllHere()
         self.dtype = dtype
         self.device = torch.device(device)
@@ -69,9 +75,12 @@ class Parameters:
         """One tensor. Errors: `ModelError` when it is missing or of another shape."""
         return self._take(name, shape, self.dtype)
 
-    def hold(self, name: str, *shape: int) -> Tensor:
-        """One matrix whose users widen what they read of it. Errors: as `take`."""
-        return self._take(name, shape, self.held)
+    def hold(self, name: str, rows: int, columns: int) -> Tensor | QuantisedTable:
+        """One matrix that has several uses, for `map_by` and `rows_of`. Errors: as `take`."""
+        kind = self._kind(name, rows, columns)
+        return (
+            self._take(name, (rows, columns), self.held) if kind is None else self._table([name], kind, rows, columns)
+        )
 
     def join(self, names: Sequence[str], rows: Sequence[int], *columns: int) -> Tensor:
         """Several tensors of these `rows` stacked into one, so that one product serves them all."""
@@ -82,13 +91,46 @@ class Parameters:
 
         `is_biased`: each of them has a bias, too.
         """
-        weight = self._join([f"{stem}.weight" for stem in stems], rows, (columns,), self.held)
-        linear = self.map_by(weight, self.join([f"{stem}.bias" for stem in stems], rows) if is_biased else None)
+        bias = self.join([f"{stem}.bias" for stem in stems], rows) if is_biased else None
+        names = [f"{stem}.weight" for stem in stems]
+        kinds = [self._kind(name, count, columns) for name, count in zip(names, rows, strict=True)]
+        parts: list[RowMap] = []
+        at = 0
+        for kind, run in groupby(range(len(names)), kinds.__getitem__):
+            alike = [*run]
+            own_names, own_rows = [names[index] for index in alike], [rows[index] for index in alike]
+            own_bias = None if bias is None else bias[at : at + sum(own_rows)]
+            at += sum(own_rows)
+            held: Tensor | QuantisedTable
+            if kind is None:
+                held = self._join(own_names, own_rows, (columns,), self.held)
+            else:
+                held = self._table(own_names, kind, sum(own_rows), columns)
+            parts.append(self.map_by(held, own_bias))
+        linear = parts[0] if len(parts) == 1 else SideBySide(parts)
         return linear if self._adapt is None else self._adapt(stems, rows, columns, linear)
 
-    def map_by(self, weight: Tensor, bias: Tensor | None = None) -> RowMap:
-        """The linear map of a held matrix, for one that has other uses, too."""
-        return (Linear if weight.dtype == self.dtype else WidenedLinear)(weight, bias)
+    def map_by(self, held: Tensor | QuantisedTable, bias: Tensor | None = None) -> RowMap:
+        """The linear map of a held matrix."""
+        if isinstance(held, QuantisedTable):
+            return held.linear(bias)
+        return (Linear if held.dtype == self.dtype else WidenedLinear)(held, bias)
+
+    def rows_of(self, held: Tensor | QuantisedTable, scale: float) -> TokenRows:
+        """The embedding whose rows a held matrix has, multiplied by `scale`, which is a number of `dtype`."""
+        return held.embedding(scale) if isinstance(held, QuantisedTable) else Embedding(held, self.dtype, scale)
+
+    def _kind(self, name: str, rows: int, columns: int) -> str | None:
+        """The grid that a matrix is held on, None for none. One of another shape is none, and refused as it is read."""
+        grid = None if self._grids is None else self._grids.find(name)
+        return grid.kind if grid is not None and (grid.rows, grid.columns) == (rows, columns) else None
+
+    def _table(self, names: Sequence[str], kind: str, rows: int, columns: int) -> QuantisedTable:
+        assert self._grids is not None
+        self.taken_bytes += table_bytes(kind, rows, columns)
+        if self._tensor is not None:
+            return self._grids.table(names, kind, rows, columns)
+        return QuantisedTable(self._labelled(names, rows, columns), kind, rows, columns, None)
 
     def _join(self, names: Sequence[str], rows: Sequence[int], columns: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         parts = [self._take(name, (count, *columns), dtype) for name, count in zip(names, rows, strict=True)]
@@ -114,6 +156,15 @@ class Parameters:
                 "the file does not hold the model that its config names"
             )
         return found
+
+    def _labelled(self, names: Sequence[str], rows: int, columns: int) -> Tensor:
+        """What has no values, each of its tensors made known by itself, as if they had been joined."""
+        if len(names) > 1:
+            for name in names:
+                grid = None if self._grids is None else self._grids.find(name)
+                if grid is not None:
+                    self._valueless([name], (grid.rows, grid.columns), self.dtype)
+        return self._valueless(names, (rows, columns), self.dtype)
 
     def _valueless(self, names: Sequence[str], shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         # One number seen everywhere. The device called "meta" is for this, but its first sum imports for seconds.

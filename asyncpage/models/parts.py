@@ -16,7 +16,7 @@ from asyncpage.models.attention import AttentionPart, AttentionShape, SelfAttent
 from asyncpage.models.config import DecoderSizes
 from asyncpage.models.decoder import Decoder, DecoderLayer
 from asyncpage.models.experts import MixtureOfExperts
-from asyncpage.models.layers import Embedding, GatedFeedForward, Head, HeadNorm, RmsNorm, RowMap, WideRmsNorm
+from asyncpage.models.layers import GatedFeedForward, Head, HeadNorm, RmsNorm, RowMap, WideRmsNorm
 from asyncpage.models.parameter import Parameters
 from asyncpage.models.rope import Rope, RopeSettings
 from asyncpage.models.router import Router, Routing
@@ -147,7 +147,7 @@ class Parts:
         is_tied, hidden = sizes.is_tied, sizes.hidden_size
         head = parameters.map_by(table) if is_tied else parameters.linear(["lm_head"], [sizes.vocab_size], hidden)
         return Decoder(
-            embedding=Embedding(table, parameters.dtype, float(torch.tensor(embedding_scale, dtype=parameters.dtype))),
+            embedding=parameters.rows_of(table, float(torch.tensor(embedding_scale, dtype=parameters.dtype))),
             layers=[layer(index) for index in range(sizes.layers)],
             norm=self.norm("model.norm"),
             head=Head(head, logit_softcap),

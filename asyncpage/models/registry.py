@@ -32,6 +32,7 @@ from asyncpage.models.model import Model
 from asyncpage.models.olmo2 import Olmo2
 from asyncpage.models.parameter import Adapt, Label, Parameters, TakeTensor
 from asyncpage.models.phi3 import Phi3
+from asyncpage.models.quantised_linear import Grids
 from asyncpage.models.qwen2 import Qwen2
 from asyncpage.models.qwen2_moe import Qwen2Moe
 from asyncpage.models.qwen3 import Qwen3
@@ -117,16 +118,17 @@ def build_model(
     adapt: Adapt | None = None,
     experts: ExpertHost | None = None,
     names: Sequence[str] = (),
+    grids: Grids | None = None,
 ) -> Model:
     """The decoder that `config` (a config.json's vocabulary) names, its weights taken by `tensor(name)`.
 
     `held`: the type of its matrices in memory, by default `dtype`. `adapt`: see `Parameters`. `experts`: who runs its
     experts, None for this process. Without `tensor` nothing but what they make has values. `names`: of
-    all tensors that there are.
+    all tensors that there are. `grids`: see `Parameters`.
     Errors: `ModelError` for an architecture, option or tensor that does not fit, by name; `UsageError` for a plug-in
     that is broken.
     """
-    parameters = Parameters(tensor, dtype, device, held=held, adapt=adapt, experts=experts, names=names)
+    parameters = Parameters(tensor, dtype, device, held=held, adapt=adapt, experts=experts, names=names, grids=grids)
     return cast(Model, find_family(config).build(config, parameters))
 
 
@@ -136,23 +138,30 @@ def build_encoder(config: Config, tensor: TakeTensor, dtype: torch.dtype, device
 
 
 def outline_model(
-    config: Config, dtype: torch.dtype, *, held: torch.dtype | None = None, label: Label | None = None
+    config: Config,
+    dtype: torch.dtype,
+    *,
+    held: torch.dtype | None = None,
+    label: Label | None = None,
+    grids: Grids | None = None,
 ) -> Outline[Model]:
-    """The decoder that `config` names, before a tensor is read. `held`, `label`: see `Parameters`.
+    """The decoder that `config` names, before a tensor is read. `held`, `label`, `grids`: see `Parameters`.
 
     Errors: as `build_model`.
     """
-    return cast(Outline[Model], _outline(config, dtype, held, label))
+    return cast(Outline[Model], _outline(config, dtype, held, label, grids))
 
 
 def outline_encoder(config: Config, dtype: torch.dtype, *, label: Label | None = None) -> Outline[Encoder]:
     """The encoder that `config` names, before a tensor is read. Otherwise as `outline_model`."""
-    return cast(Outline[Encoder], _outline(config, dtype, None, label))
+    return cast(Outline[Encoder], _outline(config, dtype, None, label, None))
 
 
-def _outline(config: Config, dtype: torch.dtype, held: torch.dtype | None, label: Label | None) -> Outline[Any]:
+def _outline(
+    config: Config, dtype: torch.dtype, held: torch.dtype | None, label: Label | None, grids: Grids | None
+) -> Outline[Any]:
     census = _Census()
-    parameters = Parameters(None, dtype, held=held, experts=census, label=label)
+    parameters = Parameters(None, dtype, held=held, experts=census, label=label, grids=grids)
     family = find_family(config)
     model = family.build(config, parameters)
     return Outline(model, parameters.taken_bytes, census.experts, family.name)

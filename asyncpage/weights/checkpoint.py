@@ -8,16 +8,18 @@ container its weights came from.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
 from asyncpage.errors import ModelError
+from asyncpage.formats.mapped_file import Bytes
 from asyncpage.weights.folder_checkpoint import FolderCheckpoint
 from asyncpage.weights.gguf_checkpoint import GGUFCheckpoint
 from asyncpage.weights.quantised_folder import QuantisedFolder
-from asyncpage.weights.stored import Stored
+from asyncpage.weights.stored import Grid, Stored
 
 
 class Checkpoint(Protocol):
@@ -50,6 +52,17 @@ class Checkpoint(Protocol):
 
     def stored(self, name: str) -> Stored:
         """How the files hold a tensor. Errors: `ModelError` naming it when it is not there."""
+        ...
+
+    def grid(self, name: str) -> Grid | None:
+        """The blocks that a matrix is made of, None where there is none of this name or it has no such blocks."""
+        ...
+
+    def blocks(self, name: str) -> Iterator[Bytes]:
+        """Rows of a matrix that has a grid, in order: uint8 [rows, bytes of a row], valid until the next are asked for.
+
+        Beside them only a few megabytes are needed, and no page is kept.
+        """
         ...
 
     def close(self) -> None:

@@ -8,18 +8,19 @@ type differs, through a staging buffer of a few megabytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
 
 from asyncpage.errors import FormatError, ModelError
 from asyncpage.formats.json_text import read_json_object
+from asyncpage.formats.mapped_file import Bytes
 from asyncpage.formats.safetensors_folder import SafetensorsFolder
 from asyncpage.formats.tensor_info import TensorInfo
 from asyncpage.weights.fingerprint import fingerprint
 from asyncpage.weights.settings import settle
-from asyncpage.weights.stored import Stored
+from asyncpage.weights.stored import Grid, Stored
 
 CONFIG_NAME = "config.json"
 MAX_CONFIG_BYTES = 1024 * 1024  # real ones have a few thousand
@@ -87,6 +88,12 @@ class FolderCheckpoint:
     def stored(self, name: str) -> Stored:
         info = self._info(name)
         return Stored(info.dtype, info.size)
+
+    def grid(self, name: str) -> Grid | None:
+        return None
+
+    def blocks(self, name: str) -> Iterator[Bytes]:
+        return iter(())  # nothing has a grid
 
     def close(self) -> None:
         self.folder.close()

@@ -7,7 +7,7 @@ INVARIANT: names, shapes and order of rows are Hugging Face's, whatever the arch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 
 from asyncpage.errors import FormatError, ModelError
 from asyncpage.formats.gguf import GGUFFile
+from asyncpage.formats.mapped_file import Bytes
 from asyncpage.weights.fingerprint import fingerprint
 from asyncpage.weights.gguf_deepseek2 import deepseek2_config, deepseek2_sources
 from asyncpage.weights.gguf_gemma import gemma2_config, gemma2_sources, gemma3_config, gemma3_sources
@@ -30,9 +31,9 @@ from asyncpage.weights.gguf_qwen import (
     qwen3moe_config,
     qwen3moe_sources,
 )
-from asyncpage.weights.gguf_source import Source, read
+from asyncpage.weights.gguf_source import Source, blocks, kind_of, read
 from asyncpage.weights.settings import settle
-from asyncpage.weights.stored import Stored
+from asyncpage.weights.stored import Grid, Stored
 
 _Config = Callable[[GGUFFile], dict[str, Any]]
 _Sources = Callable[[Mapping[str, Any], GGUFFile], dict[str, Source]]
@@ -81,6 +82,14 @@ class GGUFCheckpoint:
 
     def tensor(self, name: str, dtype: torch.dtype) -> torch.Tensor:
         return read(self._file, self._source(name), dtype)
+
+    def grid(self, name: str) -> Grid | None:
+        source = self._sources.get(name)
+        kind = None if source is None else kind_of(self._file, source)
+        return None if source is None or kind is None else Grid(kind, *source.shape)
+
+    def blocks(self, name: str) -> Iterator[Bytes]:
+        return blocks(self._file, self._source(name))
 
     def stored(self, name: str) -> Stored:
         source = self._source(name)

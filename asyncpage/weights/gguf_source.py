@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from asyncpage.formats.gguf import GGUFFile
+from asyncpage.formats.mapped_file import Bytes
 
 # Float32 values dequantised before they are converted: 4 MiB, the most that a tensor needs beside itself.
 CHUNK_VALUES = 1 << 20
@@ -64,6 +65,32 @@ def read(file: GGUFFile, source: Source, dtype: torch.dtype) -> torch.Tensor:
     for piece in source.pieces:
         file.release(piece.name)
     return out
+
+
+def kind_of(file: GGUFFile, source: Source) -> str | None:
+    """The type of the blocks that `blocks` gives, None where a tensor is no matrix of whole rows of one type."""
+    kinds = {file.tensors[piece.name].dtype for piece in source.pieces}
+    is_whole = len(source.shape) == 2 and not source.excess and not any(piece.is_transposed for piece in source.pieces)
+    return kinds.pop() if is_whole and len(kinds) == 1 else None
+
+
+def blocks(file: GGUFFile, source: Source) -> Iterator[Bytes]:
+    """The rows of a tensor that has a `kind_of`, as the file has their blocks: uint8 [rows, bytes of a row], some at a
+    time; each is valid until the next one is asked for, and pages are given back at the end.
+    """
+    head_rows = source.head_rows or 1
+    step = max(1, CHUNK_VALUES // (head_rows * source.shape[-1])) * head_rows
+    for group in range(source.groups):
+        for piece in source.pieces:
+            first = piece.start + group * piece.rows
+            for start in range(0, piece.rows, step):
+                rows = file.raw_rows(piece.name, first + start, first + min(piece.rows, start + step))
+                if source.head_rows:
+                    pairs = rows.reshape(-1, source.head_rows // 2, 2, rows.shape[1])
+                    rows = pairs.transpose(0, 2, 1, 3).reshape(rows.shape)
+                yield rows
+    for piece in source.pieces:
+        file.release(piece.name)
 
 
 def _vectors(file: GGUFFile, source: Source) -> Iterator[torch.Tensor]:

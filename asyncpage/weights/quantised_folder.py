@@ -7,18 +7,19 @@ INVARIANT: names are those of the model without quantisation; how a weight is st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from asyncpage.errors import FormatError
+from asyncpage.formats.mapped_file import Bytes
 from asyncpage.weights.awq import Awq
 from asyncpage.weights.folder_checkpoint import FolderCheckpoint
 from asyncpage.weights.fp8 import Fp8
 from asyncpage.weights.gptq import Gptq
 from asyncpage.weights.quantisation import Quantisation
-from asyncpage.weights.stored import Stored
+from asyncpage.weights.stored import Grid, Stored
 from asyncpage.weights.stored_tensors import StoredTensors
 
 METHODS: Mapping[str, Callable[[Mapping[str, Any], str], Quantisation]] = {
@@ -61,6 +62,12 @@ class QuantisedFolder:
         if weight is None:
             return self._plain.stored(name)
         return Stored(self._label, sum(self._stored.infos[part].size for part in weight.parts))
+
+    def grid(self, name: str) -> Grid | None:
+        return None
+
+    def blocks(self, name: str) -> Iterator[Bytes]:
+        return iter(())  # nothing has a grid
 
     def close(self) -> None:
         self._plain.close()

@@ -16,3 +16,12 @@ class Stored:
 
     kind: str
     size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A matrix whose rows a file holds in blocks of one `kind`, in GGUF's words, that could be used as they are."""
+
+    kind: str
+    rows: int
+    columns: int

@@ -1,0 +1,153 @@
+"""Builds the package's C++ once a machine, with the system's compiler, and tells where the result is.
+
+The executor asks for it when it loads a model, `asyncpage doctor` looks only. Nothing is built when a module is
+imported. `CXX` names the compiler, as for every build; without it the first of `COMPILERS` that is there.
+
+INVARIANT: a library under its final name is whole and was made of the sources, compiler and flags that its name is a
+digest of; two processes that need the same one compile it once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from asyncpage.durable import lock
+from asyncpage.kernels.variant import Variant, choose_variant, read_processor
+
+SOURCES = Path(__file__).with_name("cpu")
+MAIN_SOURCE = "linear.cpp"
+COMPILERS = ("c++", "g++", "clang++")
+# No contraction and no "fast" arithmetic: a row's numbers must not depend on how a tile was compiled.
+FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden")
+BUILD_LIMIT_S = 180.0
+_ASK_LIMIT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """Where native code stands. `path`: of the library, which is there only when `state` is `built`.
+
+    `none`: it cannot be had; `reason` says why, and for the other states what it is.
+    """
+
+    state: Literal["built", "unbuilt", "none"]
+    reason: str
+    path: Path | None = None
+    variant: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Recipe:
+    variant: Variant
+    compiler: tuple[str, ...]
+    told: str  # the first line of what it says of itself
+    path: Path
+
+
+def look(folder: Path | None, *, environment: Mapping[str, str] = os.environ, sources: Path = SOURCES) -> Native:
+    """How native code stands, without building it. `folder`: where libraries are kept, None for nowhere."""
+    found = _recipe(folder, environment, sources)
+    if isinstance(found, Native):
+        return found
+    if _is_there(found.path):
+        return Native("built", f"{found.variant.name}, built with {found.told}", found.path, found.variant.name)
+    reason = f"{found.variant.name}, to be built with {found.told} when a model is loaded"
+    return Native("unbuilt", reason, found.path, found.variant.name)
+
+
+def build(folder: Path | None, *, environment: Mapping[str, str] = os.environ, sources: Path = SOURCES) -> Native:
+    """The same, built first where it can be. Takes seconds the first time; nothing is left behind by a failure."""
+    found = _recipe(folder, environment, sources)
+    if isinstance(found, Native):
+        return found
+    try:
+        if not _is_there(found.path):
+            found.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with lock(found.path.with_name("lock")):
+                if not _is_there(found.path):
+                    _compile(found, sources)
+    except _Failed as error:
+        return Native("none", f"{found.told} failed: {error}")
+    except OSError as error:
+        return Native("none", f"{found.path.parent} cannot be written: {error.strerror}")
+    return look(folder, environment=environment, sources=sources)
+
+
+class _Failed(Exception):
+    """The compiler did; one line that says how."""
+
+
+def _recipe(folder: Path | None, environment: Mapping[str, str], sources: Path) -> _Recipe | Native:
+    if folder is None:
+        return Native("none", "there is no folder to build it in")
+    processor = read_processor()
+    variant = choose_variant(processor)
+    if variant is None:
+        return Native("none", f"there is none for this processor ({processor.machine}); it needs AVX2, FMA and F16C")
+    compiler = _compiler(environment)
+    if compiler is None:
+        named = environment.get("CXX")
+        lacking = f"CXX names {named!r}, which is not there" if named else "there is no C++ compiler"
+        return Native("none", f"{lacking}; install g++ or clang++")
+    try:
+        asked = subprocess.run([*compiler, "--version"], capture_output=True, timeout=_ASK_LIMIT_S, check=False)
+        told = (asked.stdout.decode(errors="replace").splitlines() or [""])[0].strip()
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Native("none", f"{compiler[0]} does not run: {error}")
+    if asked.returncode != 0 or not told:
+        return Native("none", f"{' '.join(compiler)} --version fails; install g++ or clang++, or name one in CXX")
+    digest = hashlib.sha256()
+    for part in (told, *compiler, *FLAGS, variant.name, *variant.flags):
+        digest.update(part.encode() + b"\0")
+    for source in sorted(sources.iterdir()):
+        if source.suffix in (".cpp", ".hpp"):
+            digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    return _Recipe(variant, compiler, told, folder / f"{variant.name}-{digest.hexdigest()[:32]}.so")
+
+
+def _compiler(environment: Mapping[str, str]) -> tuple[str, ...] | None:
+    """The command's words, the first as a path; None where there is none."""
+    named = environment.get("CXX", "").strip()
+    for words in [shlex.split(named)] if named else [[name] for name in COMPILERS]:
+        path = shutil.which(words[0], path=environment.get("PATH"))
+        if path is not None:
+            return path, *words[1:]
+    return None
+
+
+def _is_there(path: Path) -> bool:
+    """Whether it is a library that only its owner, who is this user or root, may have written."""
+    try:
+        found = path.stat()
+    except OSError:
+        return False
+    return found.st_uid in (os.getuid(), 0) and not found.st_mode & 0o022
+
+
+def _compile(recipe: _Recipe, sources: Path) -> None:
+    descriptor, name = tempfile.mkstemp(prefix=".build-", suffix=".so", dir=recipe.path.parent)
+    os.close(descriptor)
+    try:
+        command = [*recipe.compiler, *FLAGS, *recipe.variant.flags, str(sources / MAIN_SOURCE), "-o", name]
+        try:
+            ran = subprocess.run(command, capture_output=True, timeout=BUILD_LIMIT_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise _Failed(f"it took more than {BUILD_LIMIT_S:g} s") from None
+        if ran.returncode != 0:
+            lines = ran.stderr.decode(errors="replace").splitlines()
+            raise _Failed(next((line for line in lines if "error" in line), (lines or ["it said nothing"])[-1]).strip())
+        os.chmod(name, 0o700)
+        os.replace(name, recipe.path)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(name)

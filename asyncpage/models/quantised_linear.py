@@ -1,0 +1,165 @@
+"""Parts whose weights stay on the grid of a GGUF file: a linear map, and an embedding that shares its table.
+
+`Parameters` makes them where it is given `Grids`; their arithmetic is the native code of `kernels.quantised`.
+
+INVARIANT: a row's output is made of that row and the weights alone, bit for bit, whatever is beside it; a row of NaN
+spoils no other row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from asyncpage.kernels.quantised import BLOCK_BYTES, QuantisedProducts, table_bytes
+from asyncpage.models.layers import RowMap
+from asyncpage.weights.stored import Grid
+
+_ALIGNMENT = 64  # bytes: a vector never lies across two lines of the cache
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grids:
+    """Where weights on a grid come from. `grid(name)`: how the file has a matrix, None for no grid at all.
+
+    `blocks(name)`: its rows' blocks, some at a time. `products`: the native code; None for a model without values.
+    """
+
+    grid: Callable[[str], Grid | None]
+    blocks: Callable[[str], Iterator[Any]]
+    products: QuantisedProducts | None = None
+
+    def find(self, name: str) -> Grid | None:
+        """The grid of a matrix that there are products for."""
+        found = self.grid(name)
+        return found if found is not None and found.kind in BLOCK_BYTES else None
+
+    def table(self, names: Sequence[str], kind: str, rows: int, columns: int) -> QuantisedTable:
+        """Matrices of one kind, `rows` rows in all, one below the other."""
+        assert self.products is not None
+        size = table_bytes(kind, rows, columns)
+        whole = torch.zeros(size + _ALIGNMENT, dtype=torch.uint8)
+        start = -whole.data_ptr() % _ALIGNMENT
+        data, first = whole[start : start + size], 0
+        for name in names:
+            for blocks in self.blocks(name):
+                self.products.pack(kind, blocks, columns, first, data.data_ptr())
+                first += len(blocks)
+        return QuantisedTable(data, kind, rows, columns, self.products)
+
+
+@dataclass(frozen=True, slots=True)
+class QuantisedTable:
+    """A matrix [rows, columns] on a grid. `data`: its bytes, as `products` has them.
+
+    Without `products` it has no values: `data` is [rows, columns] of what is computed in, and torch multiplies by it,
+    so that what a model does can be listed.
+    """
+
+    data: Tensor
+    kind: str
+    rows: int
+    columns: int
+    products: QuantisedProducts | None
+
+    def linear(self, bias: Tensor | None) -> QuantisedLinear:
+        multiply = None if self.products is None else self.products.multiply
+        return QuantisedLinear(self.data, self.kind, self.rows, self.columns, multiply, bias)
+
+    def embedding(self, scale: float) -> QuantisedEmbedding:
+        look_up = None if self.products is None else self.products.look_up
+        return QuantisedEmbedding(self.data, self.kind, self.rows, self.columns, look_up, scale)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldAs:
+    """How a part holds its weights: `kind` in GGUF's words, `size` in bytes."""
+
+    kind: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QuantisedLinear:
+    """See `QuantisedTable`. `bias` [rows] or None."""
+
+    weight: Tensor
+    kind: str
+    rows: int
+    columns: int
+    multiply: Callable[[str, int, int, int, int, int, int], None] | None
+    bias: Tensor | None = None
+
+    @property
+    def held(self) -> HeldAs:
+        return HeldAs(self.kind, table_bytes(self.kind, self.rows, self.columns))
+
+    def __call__(self, x_TI: Tensor) -> Tensor:
+        if self.multiply is None:
+            return functional.linear(x_TI, self.weight, self.bias)
+        x_TI = x_TI.contiguous()
+        out_TO = x_TI.new_empty(len(x_TI), self.rows)
+        self.multiply(
+            self.kind,
+            self.weight.data_ptr(),
+            x_TI.data_ptr(),
+            out_TO.data_ptr(),
+            len(x_TI),
+            self.columns,
+            self.rows,
+        )
+        return out_TO if self.bias is None else out_TO.add_(self.bias)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QuantisedEmbedding:
+    """Rows of a `QuantisedTable` by their numbers, in float32; multiplied by `scale`."""
+
+    weight: Tensor
+    kind: str
+    rows: int
+    columns: int
+    look_up: Callable[[str, int, int, int, int, int], None] | None
+    scale: float = 1.0
+
+    @property
+    def held(self) -> HeldAs:
+        return HeldAs(self.kind, table_bytes(self.kind, self.rows, self.columns))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float32
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rows, self.columns
+
+    def __call__(self, tokens_T: Tensor) -> Tensor:
+        if self.look_up is None:
+            return functional.embedding(tokens_T, self.weight)
+        tokens_T = tokens_T.contiguous()
+        hidden_TE = torch.empty(len(tokens_T), self.columns)
+        self.look_up(
+            self.kind,
+            self.weight.data_ptr(),
+            self.columns,
+            tokens_T.data_ptr(),
+            len(tokens_T),
+            hidden_TE.data_ptr(),
+        )
+        return hidden_TE if self.scale == 1.0 else hidden_TE.mul_(self.scale)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SideBySide:
+    """Linear maps of the same rows, their outputs one behind the other: for weights of several kinds."""
+
+    parts: Sequence[RowMap]
+
+    def __call__(self, x_TI: Tensor) -> Tensor:
+        return torch.cat([part(x_TI) for part in self.parts], dim=-1)
