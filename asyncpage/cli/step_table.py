@@ -68,7 +68,7 @@ _BETWEEN = "  "
 
 def name_of(operator: Operator) -> str:
     """What people call it; the part's place in the model where nobody gave it a name."""
-    words = operator.key.split(".")
+    words = operator.key.removesuffix(".parts.*").split(".")
     last = [".".join(words[-2:]), words[-1]]
     known = _BY_PART.get(operator.part) or next((_BY_KEY[key] for key in last if key in _BY_KEY), "")
     name = known or ".".join(words[2:] if words[0] == "layers" else words)

@@ -17,6 +17,7 @@ import torch
 from asyncpage.backends.device import present_device
 from asyncpage.backends.registry import choose
 from asyncpage.errors import UsageError
+from asyncpage.executor.grids import outline_grids
 from asyncpage.executor.runner import dtype_on
 from asyncpage.formats.sentence_model import read_sentence_model
 from asyncpage.models.operators import Block, Operator, list_operators
@@ -80,7 +81,7 @@ def read_step_graph(settings: Mapping[str, Any], context: int | None, *, most_co
 
 def _read(checkpoint: Checkpoint, settings: Mapping[str, Any], context: int | None, most_context: int) -> StepGraph:
     config, device = checkpoint.config, present_device(settings["device"])
-    dtype = dtype_on(device, settings["dtype"])
+    dtype = dtype_on(device, "float32" if settings.get("exact", False) else settings["dtype"])
     torch_dtype = getattr(torch, dtype)
     encodes = is_encoder(config)
     model: Any = (outline_encoder if encodes else outline_model)(config, torch_dtype).model
@@ -100,7 +101,13 @@ def _read(checkpoint: Checkpoint, settings: Mapping[str, Any], context: int | No
         return stored[name].kind if name in stored else "missing"
 
     found = list_operators(
-        config, torch_dtype, stored_as, context=context, kv_dtype=kv_dtype, block_size=settings["block_size"]
+        config,
+        torch_dtype,
+        stored_as,
+        context=context,
+        kv_dtype=kv_dtype,
+        block_size=settings["block_size"],
+        grids=None if encodes else outline_grids(settings, checkpoint, device, dtype).grids,
     )
     kinds: dict[str, tuple[str, ...]] = {}
     sizes: dict[str, int] = {}

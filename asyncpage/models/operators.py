@@ -24,7 +24,8 @@ from asyncpage.models.fold import StoredAs, fold_layers
 from asyncpage.models.labelled import Labelled
 from asyncpage.models.model import Attend, Model
 from asyncpage.models.probe import LAYERS, Probe, Prober
-from asyncpage.models.registry import find_family, has_family, is_encoder, outline_encoder, outline_model
+from asyncpage.models.quantised_linear import Grids
+from asyncpage.models.registry import Outline, find_family, has_family, is_encoder, outline_encoder, outline_model
 from asyncpage.models.tally import Line, Shape, Tally
 
 
@@ -95,9 +96,16 @@ class OperatorList:
 
 
 def list_operators(
-    config: Config, dtype: torch.dtype, stored_as: StoredAs, *, context: int, kv_dtype: str, block_size: int
+    config: Config,
+    dtype: torch.dtype,
+    stored_as: StoredAs,
+    *,
+    context: int,
+    kv_dtype: str,
+    block_size: int,
+    grids: Grids | None = None,
 ) -> OperatorList:
-    """For a token at the end of `context` tokens.
+    """For a token at the end of `context` tokens. `grids`: of weights that are not dequantised, as in `Parameters`.
 
     Errors: `ModelError` for a config that nobody serves, or that another library's code does, of whose parts nothing
     is known here.
@@ -112,7 +120,11 @@ def list_operators(
         return Labelled.of(names, tensor)
 
     encodes = is_encoder(config)
-    outline: Any = (outline_encoder if encodes else outline_model)(config, dtype, label=label)
+    outline: Outline[Any] = (
+        outline_encoder(config, dtype, label=label)
+        if encodes
+        else outline_model(config, dtype, label=label, grids=grids)
+    )
     folds = fold_layers(outline.model, stored_as)
     tally = Tally()
     whole, prober = Prober(tally), Prober(tally, [numbers[0] for numbers in folds])
@@ -133,7 +145,7 @@ def list_operators(
         alike = next((numbers for numbers in folds if str(numbers[0]) == first), ())
         operators = tuple(_operator(line, alike, prober, weights, sizes, notes.get(line.key, "")) for line in group)
         blocks.append(Block(alike, operators))
-    return OperatorList(tuple(blocks), len(tokens), outline.weight_bytes // dtype.itemsize, sizes)
+    return OperatorList(tuple(blocks), len(tokens), sum(sizes.values()), sizes)
 
 
 def _advance(probed: Probe, tokens: Tensor, context: int, attend: Attend) -> None:
@@ -190,6 +202,9 @@ def _operator(
     below = line.path.removeprefix(f"{LAYERS}.{alike[0]}") if alike else ""
     others = [weights.get(f"{LAYERS}.{number}{below}", ()) for number in alike[1:]] if is_part else []
     parts = prober.counts[line.path] if is_part else 1
+    held = prober.held.get(line.path, []) if is_part else []
+    shown_bytes = sum(tensor.numel() * tensor.itemsize for tensor in own)
+    held_bytes = sum(one.size for one in held) or shown_bytes
     return Operator(
         key=line.key,
         part=prober.classes[line.path] if is_part else "",
@@ -200,9 +215,10 @@ def _operator(
         used=min(line.calls, parts),
         elements=sum(sizes[name] for name in names),
         tensors=(*names, *(name for other in others for name in _names(other))),
-        held_as=tuple(dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in own)),
-        held_bytes=sum(tensor.numel() * tensor.itemsize for tensor in own),
-        read_bytes=line.read_bytes,
+        held_as=tuple(dict.fromkeys([one.kind for one in held] or [str(one.dtype)[len("torch.") :] for one in own])),
+        held_bytes=held_bytes,
+        # What was counted is of the same weights in the type that is computed in.
+        read_bytes=line.read_bytes * held_bytes // shown_bytes if held else line.read_bytes,
         kv_read_bytes=line.kv_read_bytes,
         kv_written_bytes=line.kv_written_bytes,
         flops=line.flops,

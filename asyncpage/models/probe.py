@@ -25,6 +25,14 @@ LAYERS = "layers"
 """The field of a model, with or without an underscore, that holds its layers."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class HeldAs:
+    """What a part may say of itself as its `held`: the `kind` in which it has its weights, their `size` in bytes."""
+
+    kind: str
+    size: int
+
+
 class Watch(Protocol):
     """Told of the parts as they work; calls nest. `path`: where a part is in the model, as in `layers.3.attention`.
 
@@ -63,7 +71,8 @@ class Prober:
     """Probes a whole model. `tensors`: those that each part holds itself, by the part's path.
 
     Parts that are alike by number, as experts are, have one path: `experts.*`. `layers`: which of the model's layers to
-    keep, None for all. `counts`: how many parts have a path; `classes`: what they are.
+    keep, None for all. `counts`: how many parts have a path; `classes`: what they are. `held`: how they say that they
+    hold their weights, of those whose tensors do not show it.
     """
 
     def __init__(self, watch: Watch, layers: Iterable[int] | None = None) -> None:
@@ -72,11 +81,14 @@ class Prober:
         self.tensors: dict[str, list[Tensor]] = {}
         self.counts: Counter[str] = Counter()
         self.classes: dict[str, str] = {}
+        self.held: dict[str, list[HeldAs]] = {}
 
     def probe(self, part: Any, path: str = "") -> Probe:
         """The same part, made of probed ones."""
         self.counts[path] += 1
         self.classes[path] = type(part).__name__
+        if isinstance(held := getattr(part, "held", None), HeldAs):
+            self.held.setdefault(path, []).append(held)
         inside = {name: self._field(path, name.lstrip("_"), value) for name, value in fields_of(part).items()}
         changed = {name: value for name, value in inside.items() if value is not fields_of(part)[name]}
         if changed and dataclasses.is_dataclass(part) and not isinstance(part, type):

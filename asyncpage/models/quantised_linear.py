@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from asyncpage.kernels.quantised import BLOCK_BYTES, QuantisedProducts, table_bytes
 from asyncpage.models.layers import RowMap
+from asyncpage.models.probe import HeldAs
 from asyncpage.weights.stored import Grid
 
 _ALIGNMENT = 64  # bytes: a vector never lies across two lines of the cache
@@ -74,14 +75,6 @@ class QuantisedTable:
     def embedding(self, scale: float) -> QuantisedEmbedding:
         look_up = None if self.products is None else self.products.look_up
         return QuantisedEmbedding(self.data, self.kind, self.rows, self.columns, look_up, scale)
-
-
-@dataclass(frozen=True, slots=True)
-class HeldAs:
-    """How a part holds its weights: `kind` in GGUF's words, `size` in bytes."""
-
-    kind: str
-    size: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
