@@ -115,6 +115,8 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("cli", "executor.holding"): "'asyncpage doctor' tells what weights would take, which only loading them knows",
     ("cli", "executor.step_graph"): "the same tells of what a step is made, which only the executor's side knows",
     ("cli", "executor.step_clock"): "and measures it, on a runner of its own",
+    ("cli", "kernels.native"): "'asyncpage doctor' says which native code runs; it is readable without torch",
+    ("cli", "kernels.quantised"): "weights that it multiplies by as they are take what they take in the file",
     ("cli", "models.operators"): "operators are values, which it prints",
     ("cli", "house"): "the runner is given the settings that an engine would send",
     ("models", "core.plugin_group"): "families of models are plugins, found and checked like all others",

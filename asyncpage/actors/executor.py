@@ -67,9 +67,7 @@ class ExecutorActor(ExecutorEnd):
         step_timeout_s: float,
         max_restarts: int,
     ) -> None:
-        self._launcher = launcher
-        self._load = load
-        self._scheduler = scheduler
+        self._launcher, self._load, self._scheduler = launcher, load, scheduler
         self._clock = self._own_clock = clock
         self._load_timeout_s = load_timeout_s
         self._step_timeout_s = step_timeout_s
@@ -240,6 +238,8 @@ class ExecutorActor(ExecutorEnd):
             return
         self._disarm()
         self._state = "ready"
+        if handshake.lack:
+            log.warning("executor.weights_dequantised", reason=f"no native code: {handshake.lack}")
         log.info("executor.loaded", family=handshake.family, load_ms=handshake.load_ms, epoch=self._steps.epoch)
         if self._first is not None:
             self._first.set_result(handshake)

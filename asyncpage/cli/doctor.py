@@ -45,6 +45,8 @@ print(json.dumps({"version": torch.__version__, "threads": torch.get_num_threads
 """
 _TORCH_LIMIT_S = 120.0
 
+_COMPILER = "apt install g++, where the processor has AVX2; CXX names a compiler of another name"
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -138,8 +140,10 @@ def _examine(model: str) -> Iterator[Finding]:
     path, found = _model(model)
     yield from found
     if torch.state == "ok":  # what follows loads it into this process, which only now is known to go well
+        code = _native()
+        yield code
         if path is not None:
-            yield from _weights(path)
+            yield from _weights(path, is_native=code.state == "ok")
         yield from _backends()
 
 
@@ -220,8 +224,19 @@ def _model(name: str) -> tuple[Path | None, tuple[Finding, ...]]:
     return path, (*caches, Finding(title, "ok", f"{path} ({size / 1e6:.0f} MB)"))
 
 
-def _weights(path: Path) -> Iterator[Finding]:
-    """What they take. Quantised ones are dequantised at load: no device of ours multiplies by them as they are."""
+def _native() -> Finding:
+    """Which native code multiplies by quantised weights on this CPU."""
+    from asyncpage.kernels.native import look
+    from asyncpage.store import native_folder
+
+    found = look(native_folder())
+    if found.state != "none":
+        return Finding("native code", "ok", found.reason)
+    return Finding("native code", "warning", f"none, so quantised weights are dequantised: {found.reason}", _COMPILER)
+
+
+def _weights(path: Path, *, is_native: bool) -> Iterator[Finding]:
+    """What they take. `is_native`: there is code that multiplies by quantised ones as they are."""
     from asyncpage.executor.holding import read_holding
 
     try:
@@ -232,8 +247,10 @@ def _weights(path: Path) -> Iterator[Finding]:
     yield Finding("model family", "ok", holding.family)
     sizes = f"{_gib(4 * holding.weights)} as float32, {_gib(2 * holding.weights)} as bfloat16 or float16"
     if holding.stored_as:
-        kinds = " and ".join(holding.stored_as)
-        sizes = f"stored as {kinds}, held dequantised (no unit here multiplies by them): {sizes}"
+        sizes = f"stored as {' and '.join(holding.stored_as)}, dequantised: {sizes}"
+        if is_native and holding.kinds:
+            as_stored = f"{' and '.join(holding.kinds)} held as they are on a CPU: {_gib(holding.bytes_as_stored)}"
+            sizes = f"stored as {' and '.join(holding.stored_as)}, {as_stored}; with --exact {sizes.split(', ', 1)[1]}"
     yield Finding("weights", "ok", sizes)
 
 

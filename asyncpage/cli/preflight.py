@@ -11,7 +11,7 @@ import contextlib
 import errno
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
@@ -22,6 +22,7 @@ from asyncpage.config import EngineConfig
 from asyncpage.errors import ModelError, UsageError
 from asyncpage.formats.gguf import MAGIC, GGUFFile
 from asyncpage.formats.safetensors_folder import SafetensorsFolder
+from asyncpage.kernels.quantised import BLOCK_BYTES
 from asyncpage.machine import Memory, read_memory
 from asyncpage.server.config import ServerConfig
 from asyncpage.server.tls import load_tls
@@ -131,12 +132,16 @@ def _check_context(config: EngineConfig, path: Path) -> None:
 
 
 def _check_memory(config: EngineConfig, paths: Sequence[Path], memory: Memory) -> None:
-    """Weights are held as `weights_dtype`, whatever the file holds, so each of its bits may become several bytes."""
+    """Weights are held as `weights_dtype`, whatever the file holds, so each of its bits may become several bytes.
+
+    Those that native code multiplies by as they are count so; where there is none, the executor finds out.
+    """
     if config.device == "cuda":
         return
     held = config.dtype if config.weights_dtype == "auto" else config.weights_dtype
     item_bytes = _ITEM_BYTES.get(held, 4)
-    weights = sum(map(_parameters, paths)) * item_bytes
+    is_packed = not config.exact and held in ("auto", "float32") and config.weights_dtype == "auto"
+    weights = sum(_weight_bytes(path, item_bytes, BLOCK_BYTES if is_packed else ()) for path in paths)
     needed = weights + (config.kv_cache_bytes or 0) + _RUNTIME_BYTES
     if memory.available and needed > memory.available:
         raise UsageError(
@@ -147,12 +152,14 @@ def _check_memory(config: EngineConfig, paths: Sequence[Path], memory: Memory) -
         )
 
 
-def _parameters(path: Path) -> int:
-    """Weights in the model: from the container's header, so a malformed file is told here already."""
+def _weight_bytes(path: Path, item_bytes: int, as_stored: Container[str]) -> int:
+    """What a model's weights take, those of the types `as_stored` what they take in the file: from the container's
+    header, so a malformed file is told here already."""
     container = SafetensorsFolder(path) if path.is_dir() else GGUFFile(path)
-    count = sum(prod(info.shape) for info in container.tensors.values())
+    infos = container.tensors.values()
+    size = sum(info.size if info.dtype in as_stored else prod(info.shape) * item_bytes for info in infos)
     container.close()
-    return count
+    return size
 
 
 def _check_socket_path(path: Path) -> None:

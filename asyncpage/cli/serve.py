@@ -132,8 +132,13 @@ def _describe(names: tuple[str, ...], loaded: Handshake) -> str:
 
 
 def _weights(loaded: Handshake) -> str:
-    size = f"{loaded.weight_bytes / 1024**3:.1f} GiB of weights in {loaded.weights_dtype}"
-    return f"{size}, held dequantised from {' and '.join(loaded.stored_as)}" if loaded.stored_as else size
+    size = f"{loaded.weight_bytes / 1024**3:.1f} GiB of weights"
+    if loaded.held_as:
+        return f"{size}, held as they are stored: {' and '.join(loaded.held_as)} (native code: {loaded.native})"
+    if not loaded.stored_as:
+        return f"{size} in {loaded.weights_dtype}"
+    why = f" (no native code: {loaded.lack})" if loaded.lack else ""
+    return f"{size} in {loaded.weights_dtype}, held dequantised from {' and '.join(loaded.stored_as)}{why}"
 
 
 def _say(text: str) -> None:

@@ -18,6 +18,7 @@ from asyncpage.backends.device import present_device
 from asyncpage.errors import AsyncpageError, LinkClosed, ProtocolError
 from asyncpage.executor.expert_exchange import ExpertExchange
 from asyncpage.executor.expert_ranks import Owners, slots_of
+from asyncpage.executor.grids import open_grids
 from asyncpage.executor.process import one_line
 from asyncpage.messages import Load, LoadFailed, RankLoaded, RunExperts, Shutdown
 from asyncpage.models.experts import ExpertRows, GroupedExperts, MakeExpert
@@ -75,7 +76,8 @@ class _Share:
                 lambda name: checkpoint.tensor(name, self._dtype),
                 self._dtype,
                 self._device.torch_device,
-                held=getattr(torch, settings["weights_dtype"]),
+                held=getattr(torch, settings["held_dtype"]),
+                grids=open_grids(settings, checkpoint, self._device, settings["dtype"], torch.get_num_threads()).grids,
             )
             self._width = build_model(checkpoint.config, None, self._dtype, "cpu", experts=self).hidden_size
         finally:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import torch
 
+from asyncpage.executor.grids import held_kinds
+from asyncpage.models.quantised_linear import Grids
 from asyncpage.models.registry import is_encoder, outline_encoder, outline_model
 from asyncpage.weights.checkpoint import open_checkpoint
 
@@ -20,12 +22,15 @@ from asyncpage.weights.checkpoint import open_checkpoint
 class Holding:
     """`stored_as`: the kinds of quantised weights in the files. `weights`: how many numbers they are when loaded.
 
-    `family`: what people call the model's.
+    `family`: what people call the model's. `kinds`: of those that native code multiplies by as they are, and
+    `bytes_as_stored` what all weights take then.
     """
 
     stored_as: tuple[str, ...]
     weights: int
     family: str
+    kinds: tuple[str, ...]
+    bytes_as_stored: int
 
 
 def read_holding(path: Path) -> Holding:
@@ -34,6 +39,11 @@ def read_holding(path: Path) -> Holding:
     try:
         outlined = outline_encoder if is_encoder(checkpoint.config) else outline_model
         outline = outlined(checkpoint.config, torch.float32)
-        return Holding(checkpoint.stored_as, outline.weight_bytes // torch.float32.itemsize, outline.family)
+        kinds, packed = held_kinds(checkpoint), outline.weight_bytes
+        if kinds:
+            grids = Grids(checkpoint.grid, checkpoint.blocks)
+            packed = outline_model(checkpoint.config, torch.float32, grids=grids).weight_bytes
+        weights = outline.weight_bytes // torch.float32.itemsize
+        return Holding(checkpoint.stored_as, weights, outline.family, kinds, packed)
     finally:
         checkpoint.close()

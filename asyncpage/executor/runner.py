@@ -69,7 +69,7 @@ def _load_runner(load: Load, undo: ExitStack, proposer: Proposer | None) -> Runn
     kv_dtype = dtype if settings["kv_cache_dtype"] == "auto" else settings["kv_cache_dtype"]
     settled = {
         "dtype": dtype,
-        "weights_dtype": held,
+        "held_dtype": held,
         "device": "cpu" if device.kind == "cpu" else "cuda",
         "cpu_threads": threads,
     }

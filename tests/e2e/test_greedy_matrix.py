@@ -12,6 +12,7 @@ import os
 import signal
 from asyncio import base_events
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ BASE: dict[str, Any] = {
     "placement": "inproc",
     "max_model_len": 1536,
     "max_num_seqs": 32,
-    "dtype": "float32",
+    "exact": True,
     "cpu_threads": 1,  # tests run side by side
 }
 FACTORS: dict[str, dict[str, Any]] = {
@@ -62,6 +63,28 @@ async def all_at_once(
         answers = await asyncio.gather(*(answer(engine, prompt, greedy(ANSWER)) for prompt in prompts))
         await check_idle(engine)
         return answers, dict(engine.house.scheduler.stats())
+    finally:
+        await engine.stop()
+
+
+async def after_a_loss(config: EngineConfig, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Answers to all at once, the executor killed while they come."""
+    engine = await AsyncEngine.start(config)
+    seen = 0
+
+    def kill_once_tokens_flow() -> None:
+        nonlocal seen
+        seen += 1
+        if seen == 40 and engine.executor.pid is not None:
+            os.kill(engine.executor.pid, signal.SIGKILL)
+
+    try:
+        answers = await asyncio.gather(
+            *(answer(engine, prompt, greedy(ANSWER), kill_once_tokens_flow) for prompt in prompts)
+        )
+        assert engine.house.scheduler.stats()["executor_losses"] == 1
+        await check_idle(engine)
+        return answers
     finally:
         await engine.stop()
 
@@ -97,27 +120,27 @@ async def test_the_demo_model_answers_the_same_alone(
     check(demo_oracle, prompts, answers)
 
 
+async def test_on_its_grid_the_demo_model_answers_bit_for_bit_the_same_however_the_work_is_cut(
+    demo_model: Path, prompts: list[list[int]]
+) -> None:
+    config = EngineConfig(model=str(demo_model), **BASE | {"exact": False})
+    alone = await AsyncEngine.start(config)
+    try:
+        assert alone.handshake.held_as == ("Q4_1", "Q8_0")
+        expected = [await answer(alone, prompt, greedy(ANSWER)) for prompt in prompts]
+    finally:
+        await alone.stop()
+    for factor in FACTORS.values():
+        answers, _ = await all_at_once(replace(config, **factor), prompts)
+        assert answers == expected
+    assert await after_a_loss(replace(config, placement="process", cpu_threads=2), prompts) == expected
+
+
 async def test_the_demo_model_answers_the_same_after_its_executor_was_killed(
     demo_model: Path, demo_oracle: Oracle, prompts: list[list[int]]
 ) -> None:
-    engine = await AsyncEngine.start(EngineConfig(model=str(demo_model), **BASE | {"placement": "process"}))
-    seen = 0
-
-    def kill_once_tokens_flow() -> None:
-        nonlocal seen
-        seen += 1
-        if seen == 40 and engine.executor.pid is not None:
-            os.kill(engine.executor.pid, signal.SIGKILL)
-
-    try:
-        answers = await asyncio.gather(
-            *(answer(engine, prompt, greedy(ANSWER), kill_once_tokens_flow) for prompt in prompts)
-        )
-        assert engine.house.scheduler.stats()["executor_losses"] == 1
-        await check_idle(engine)
-    finally:
-        await engine.stop()
-    check(demo_oracle, prompts, answers)
+    config = EngineConfig(model=str(demo_model), **BASE | {"placement": "process"})
+    check(demo_oracle, prompts, await after_a_loss(config, prompts))
 
 
 def combinations() -> Iterator[dict[str, Any]]:

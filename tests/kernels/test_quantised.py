@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,13 +88,94 @@ def expected(table: Table, x: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
     return a @ w.T, np.abs(a) @ np.abs(w).T
 
 
+def rows_like(count: int, columns: int, seed: int = 1) -> torch.Tensor:
+    """With scales from one block to the next as far apart as real ones'."""
+    dice = np.random.default_rng(seed)
+    scales = np.exp(dice.normal(size=(count, columns // 32, 1)) * 3)
+    return torch.from_numpy((dice.normal(size=(count, columns // 32, 32)) * scales).reshape(count, -1).astype("f4"))
+
+
+def check(table: Table, x: torch.Tensor) -> None:
+    wanted, size = expected(table, x)
+    np.testing.assert_array_less(np.abs(table.multiply(x).double().numpy() - wanted), 3e-6 * size + 1e-30)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_product_is_that_of_the_files_weights_and_the_rounded_rows(library: Path, kind: str) -> None:
-    dice = np.random.default_rng(1)
-    for rows, columns in ((1, 256), (7, 256), (8, 512), (576, 256), (65, 768), (131, 1536)):
+    for rows, columns in ((1, 256), (7, 256), (8, 512), (65, 768), (131, 1536)):
         table = make(library, kind, rows, columns, seed=rows)
-        for count in (*range(1, 20), 33, 63, 64, 65, 70):
-            x = torch.from_numpy(dice.normal(size=(count, columns)).astype(np.float32))
-            found = table.multiply(x).double().numpy()
-            wanted, size = expected(table, x)
-            np.testing.assert_array_less(np.abs(found - wanted), 3e-6 * size + 1e-30)
+        for count in (*range(1, 18), 31, 63, 64, 65, 70):
+            check(table, rows_like(count, columns, count))
+    check(make(library, kind, 21, 256), rows_like(1000, 256))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_of_rounded_weights_is_as_near_to_them_as_its_kind(library: Path, kind: str) -> None:
+    """With blocks as a quantiser makes them, against the product of the very weights."""
+    quant = gguf.GGMLQuantizationType[kind]
+    weights = np.random.default_rng(3).normal(size=(40, 512)).astype(np.float32)
+    table = make(library, kind, 40, 512)
+    table.data.zero_()
+    table.blocks = gguf.quants.quantize(weights, quant)
+    table.products.pack(kind, table.blocks, 512, 0, table.data.data_ptr())
+    x = rows_like(9, 512)
+    wanted = x.double().numpy() @ table.values().astype(np.float64).T
+    off = np.linalg.norm(table.multiply(x).double().numpy() - wanted) / np.linalg.norm(wanted)
+    assert off < 0.01
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_is_the_same_to_the_bit_alone_in_any_batch_and_on_any_number_of_threads(library: Path, kind: str) -> None:
+    x = rows_like(70, 768)
+    table, threaded = (make(library, kind, 100, 768, threads=threads) for threads in (1, 3))
+    alone = torch.cat([table.multiply(x[row : row + 1]) for row in range(70)])
+    for count in range(1, 71):
+        for one in (table, threaded):
+            assert torch.equal(one.multiply(x[70 - count :].clone()), alone[70 - count :])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_a_row_with_what_is_no_number_is_no_number_and_its_neighbours_are_as_before(
+    library: Path, kind: str, bad: float
+) -> None:
+    x = rows_like(13, 512)
+    table = make(library, kind, 30, 512)
+    before = table.multiply(x)
+    for row, column in ((0, 0), (5, 37), (12, 511)):
+        spoilt = x.clone()
+        spoilt[row, column] = bad
+        after = table.multiply(spoilt)
+        assert after[row].isnan().all()
+        others = torch.arange(13) != row
+        assert torch.equal(after[others], before[others])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_zeros_and_of_the_smallest_and_greatest_numbers_stay_numbers(library: Path, kind: str) -> None:
+    table = make(library, kind, 9, 256)
+    assert torch.equal(table.multiply(torch.zeros(3, 256)), torch.zeros(3, 9))
+    for scale in (1e-44, 1e-38, 1e-33, 1e-20, 1e30):
+        x = rows_like(3, 256) * scale
+        wanted = x.double().numpy() @ table.values().astype(np.float64).T
+        size = np.abs(x.double().numpy()) @ np.abs(table.values().astype(np.float64)).T
+        found = table.multiply(x).double().numpy()
+        assert np.isfinite(found).all()
+        assert (np.abs(found - wanted) <= 0.01 * size + 256 * 1e-29).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_that_are_looked_up_are_the_files_to_the_bit(library: Path, kind: str) -> None:
+    table = make(library, kind, 77, 512)
+    ids = torch.tensor([0, 76, 8, 7, 8, 63, 64])
+    np.testing.assert_array_equal(table.look_up(ids).numpy(), table.values()[ids.numpy()])
+
+
+def test_callers_of_several_threads_at_once_each_get_their_own_product(library: Path) -> None:
+    tables = [make(library, kind, 64, 512, threads=2, seed=number) for number, kind in enumerate(KINDS)]
+    x = rows_like(40, 512)
+    wanted = [table.multiply(x) for table in tables]
+    with ThreadPoolExecutor(len(tables)) as threads:
+        for _ in range(50):
+            found = threads.map(lambda table: table.multiply(x), tables)
+            assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))

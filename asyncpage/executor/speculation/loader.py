@@ -18,6 +18,7 @@ from asyncpage.errors import UsageError
 from asyncpage.executor import memory
 from asyncpage.executor.attention import PagedAttention, shared_layout
 from asyncpage.executor.batch import BatchShape
+from asyncpage.executor.grids import open_grids
 from asyncpage.executor.host_slots import SlotPart
 from asyncpage.executor.speculation.draft_head import DraftHead
 from asyncpage.executor.speculation.draft_model import DraftModel
@@ -73,7 +74,7 @@ def load_draft(
     match settings.get("speculation", "off"):
         case "draft":
             flag, path = "--draft-model", Path(settings["draft_model_path"])
-            model, own = _load_model(path, getattr(torch, dtype), getattr(torch, held), device)
+            model, own = _load_model(path, settings, dtype, held, device)
         case "head":
             flag, path = "--draft-head", Path(settings["draft_head_path"])
             model, own = read_head(path, great, fingerprint, getattr(torch, dtype), device.torch_device)
@@ -128,24 +129,29 @@ def make_proposer(
             raise UsageError(f"--speculation {other} is not known; it is one of off, ngram, draft, head")
 
 
-def _load_model(path: Path, dtype: torch.dtype, held: torch.dtype, device: DeviceInfo) -> tuple[Model, str]:
+def _load_model(
+    path: Path, settings: Mapping[str, Any], dtype: str, held: str, device: DeviceInfo
+) -> tuple[Model, str]:
     """The draft model in `path`, and its fingerprint."""
+    torch_dtype, torch_held = getattr(torch, dtype), getattr(torch, held)
     checkpoint = open_checkpoint(path)
     try:
         if is_encoder(checkpoint.config):
             raise UsageError(f"--draft-model {path} is an encoder, which makes no tokens; name a decoder")
+        grids = open_grids(settings, checkpoint, device, dtype, torch.get_num_threads())
         if device.kind == "cpu":
-            outline = outline_model(checkpoint.config, dtype, held=held)
+            outline = outline_model(checkpoint.config, torch_dtype, held=torch_held, grids=grids.without_values)
             memory.check_weights(outline.weight_bytes, available=read_memory().available)
         model = build_model(
             checkpoint.config,
-            lambda name: checkpoint.tensor(name, dtype),
-            dtype,
+            lambda name: checkpoint.tensor(name, torch_dtype),
+            torch_dtype,
             device.torch_device,
-            held=held,
+            held=torch_held,
             names=checkpoint.names,
+            grids=grids.grids,
         )
-        return model, checkpoint.fingerprint
+        return model, checkpoint.fingerprint if grids.grids is None else f"{checkpoint.fingerprint} on its grids"
     finally:
         checkpoint.close()
 

@@ -1,0 +1,55 @@
+// Runs every function on memory of exactly the size that it may touch, for a build with sanitizers to watch.
+#include <cstdio>
+#include <vector>
+
+#include "linear.cpp"
+
+namespace {
+
+uint32_t state = 1;
+uint8_t byte() {
+    state = state * 1664525u + 1013904223u;
+    return static_cast<uint8_t>(state >> 24);
+}
+
+template <class T>
+struct Exact {  // its end is the end of what may be read
+    explicit Exact(size_t count) : at(static_cast<T*>(std::malloc(count * sizeof(T)))) {}
+    ~Exact() { std::free(at); }
+    T* at;
+};
+
+void run(int kind, int file_bytes, int64_t outputs, int64_t columns, int64_t rows, int threads) {
+    const size_t from_bytes = static_cast<size_t>(outputs * columns / 32 * file_bytes);
+    const size_t table_bytes = static_cast<size_t>(asyncpage_table_bytes(kind, outputs, columns));
+    Exact<uint8_t> from(from_bytes), table(table_bytes);
+    for (size_t i = 0; i < from_bytes; ++i) from.at[i] = byte() & 0x3b;  // halves that are numbers
+    std::memset(table.at, 0, table_bytes);
+    asyncpage_pack(kind, from.at, outputs, columns, 0, table.at);
+    Exact<float> x(static_cast<size_t>(rows * columns)), y(static_cast<size_t>(rows * outputs));
+    for (int64_t i = 0; i < rows * columns; ++i) x.at[i] = static_cast<float>(byte()) - 128.0f;
+    x.at[0] = __builtin_nanf("");
+    if (asyncpage_linear(kind, table.at, x.at, y.at, rows, columns, outputs, threads) != 0) std::abort();
+    if (y.at[0] == y.at[0] || (rows > 1 && y.at[outputs] != y.at[outputs])) std::abort();
+    const int64_t ids[] = {0, outputs - 1};
+    Exact<float> out(static_cast<size_t>(2 * columns));
+    asyncpage_read(kind, table.at, columns, ids, 2, out.at);
+}
+
+}  // namespace
+
+int main() {
+    const int file_bytes[] = {HARNESS_SIZES};
+    int kind = 0;
+    for (int size : file_bytes) {
+        for (int64_t rows : {1, 2, 3, 7, 8, 15, 70}) {
+            for (int threads : {1, 3}) {
+                run(kind, size, 1, 256, rows, threads);
+                run(kind, size, 43, 512, rows, threads);
+            }
+        }
+        ++kind;
+    }
+    std::puts("done");
+    return 0;
+}

@@ -1,0 +1,145 @@
+"""How native code comes to be built: once, of what it is named after, never half; and what is told when it cannot."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from asyncpage.kernels import native
+from asyncpage.kernels.variant import VARIANTS, Processor, choose_variant, read_processor
+
+BUILD = """
+import sys
+from pathlib import Path
+from asyncpage.kernels.native import build
+sys.stdin.readline()
+print(build(Path(sys.argv[1]), sources=Path(sys.argv[2])).state)
+"""
+
+COUNTING = """#!/bin/sh
+case "$*" in *--version) ;; *) echo run >> {log} ;; esac
+exec {compiler} "$@"
+"""
+
+
+def sources_in(folder: Path) -> Path:
+    """Sources that compile in no time."""
+    folder.mkdir()
+    (folder / "linear.cpp").write_text('extern "C" int answer() { return 42; }\n')
+    return folder
+
+
+def script(path: Path, text: str) -> dict[str, str]:
+    path.write_text(text)
+    path.chmod(0o755)
+    return {"PATH": os.environ["PATH"], "CXX": str(path)}
+
+
+def counting(folder: Path) -> tuple[dict[str, str], Path]:
+    """A compiler that keeps a log of its runs, as an environment, and the log."""
+    compiler = shutil.which("c++") or shutil.which("g++")
+    return script(folder / "cxx", COUNTING.format(log=folder / "log", compiler=compiler)), folder / "log"
+
+
+def test_two_processes_that_need_it_at_once_compile_it_once(tmp_path: Path) -> None:
+    environment, log = counting(tmp_path)
+    sources = sources_in(tmp_path / "sources")
+    command = [sys.executable, "-c", BUILD, str(tmp_path / "native"), str(sources)]
+    processes = [
+        subprocess.Popen(command, env={**os.environ, **environment}, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
+    assert [process.communicate()[0] for process in processes] == [b"built\n", b"built\n"]
+    assert log.read_text() == "run\n"
+    assert sorted(path.suffix for path in (tmp_path / "native").iterdir()) == ["", ".so"]
+
+
+def test_it_is_built_again_only_when_sources_compiler_or_flags_are_others(tmp_path: Path) -> None:
+    environment, log = counting(tmp_path)
+    sources, folder = sources_in(tmp_path / "sources"), tmp_path / "native"
+    assert native.look(folder, environment=environment, sources=sources).state == "unbuilt"
+    assert not folder.exists()
+    first = native.build(folder, environment=environment, sources=sources)
+    assert native.build(folder, environment=environment, sources=sources) == first
+    assert native.look(folder, environment=environment, sources=sources) == first
+    assert log.read_text() == "run\n"
+    (sources / "more.hpp").write_text("// another\n")
+    second = native.build(folder, environment=environment, sources=sources)
+    third = native.build(folder, environment={**environment, "CXX": environment["CXX"] + " -O1"}, sources=sources)
+    assert len({first.path, second.path, third.path}) == 3
+    assert log.read_text() == "run\nrun\nrun\n"
+
+
+def test_what_fails_leaves_nothing_behind_and_says_why_in_one_line(tmp_path: Path) -> None:
+    sources, folder = sources_in(tmp_path / "sources"), tmp_path / "native"
+    (sources / "linear.cpp").write_text("int answer( { return 42; }\n")
+    found = native.build(folder, sources=sources)
+    assert (found.state, found.path) == ("none", None)
+    assert "error: " in found.reason
+    assert "\n" not in found.reason
+    assert [path.name for path in folder.iterdir()] == ["lock"]
+
+
+def test_without_a_compiler_it_says_what_to_install(tmp_path: Path) -> None:
+    for environment, said in (
+        ({"PATH": str(tmp_path)}, "there is no C++ compiler; install g++ or clang++"),
+        ({"PATH": str(tmp_path), "CXX": "icpc"}, "CXX names 'icpc', which is not there; install g++ or clang++"),
+        (script(tmp_path / "broken", "#!/bin/sh\nexit 3\n"), "--version fails; install g++ or clang++, or name one"),
+    ):
+        for ask in (native.look, native.build):
+            found = ask(tmp_path / "native", environment=environment)
+            assert found.state == "none"
+            assert said in found.reason
+    assert native.build(None).reason == "there is no folder to build it in"
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "native").write_text("a file\n")
+    found = native.build(tmp_path / "native", sources=sources_in(tmp_path / "sources"))
+    assert found.state == "none"
+    assert f"{tmp_path / 'native'} cannot be written: " in found.reason
+
+
+def test_a_library_that_others_may_write_is_not_loaded_but_made_again(tmp_path: Path) -> None:
+    sources, folder = sources_in(tmp_path / "sources"), tmp_path / "native"
+    first = native.build(folder, sources=sources)
+    assert first.path is not None
+    first.path.write_bytes(b"something else")
+    first.path.chmod(0o777)
+    assert native.look(folder, sources=sources).state == "unbuilt"
+    assert native.build(folder, sources=sources).path == first.path
+    assert first.path.read_bytes()[:4] == b"\x7fELF"
+
+
+@pytest.mark.parametrize(
+    ("machine", "features", "name"),
+    [
+        ("x86_64", {"sse2", "avx2", "fma", "f16c"}, "avx2"),
+        ("x86_64", {"sse2", "avx2", "fma"}, None),
+        ("aarch64", {"asimd", "avx2", "fma", "f16c"}, None),
+    ],
+)
+def test_a_variant_is_for_processors_that_have_all_it_needs(machine: str, features: set[str], name: str | None) -> None:
+    found = choose_variant(Processor(machine, frozenset(features)))
+    assert (found and found.name) == name
+
+
+def test_features_are_read_as_the_kernel_lists_them(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cpuinfo").write_text("processor\t: 0\nflags\t\t: fpu avx2 fma\n\nprocessor\t: 1\nflags\t: fpu\n")
+    assert read_processor(tmp_path).features == {"fpu", "avx2", "fma"}
+    assert read_processor(tmp_path / "nothing").features == frozenset()
+    assert {variant.name for variant in VARIANTS} == {"avx2"}
+
+
+def test_the_sources_are_part_of_the_package() -> None:
+    assert {path.name for path in native.SOURCES.iterdir()} >= {native.MAIN_SOURCE, "blocks.hpp", "pool.hpp"}
