@@ -3,8 +3,9 @@
 The executor asks for it when it loads a model, `asyncpage doctor` looks only. Nothing is built when a module is
 imported. `CXX` names the compiler, as for every build; without it the first of `COMPILERS` that is there.
 
-INVARIANT: a library under its final name is whole and was made of the sources, compiler and flags that its name is a
-digest of; two processes that need the same one compile it once.
+INVARIANT: a library that `look` calls built is whole, byte for byte as it was written, and was made of the sources,
+compiler and flags that its name is a digest of; two processes that need the same one compile it once; no compiler
+outlives the process that started it.
 """
 
 from __future__ import annotations
@@ -15,13 +16,12 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from asyncpage.durable import lock
+from asyncpage.durable import lock, sync_folder
 from asyncpage.kernels.variant import Variant, choose_variant, read_processor
 
 SOURCES = Path(__file__).with_name("cpu")
@@ -31,6 +31,17 @@ COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden")
 BUILD_LIMIT_S = 180.0
 _ASK_LIMIT_S = 20.0
+_SEAL_BYTES = 32
+_WORK_PREFIX = ".build-"
+
+# A compiler is a tree of processes, which neither a signal to its root nor the parent-death signal ends whole. So it
+# has a group of its own, and in it one who waits for the end of a pipe that the starting process holds open.
+_TIED = """
+exec 3<&0
+{ read -r _ <&3; kill -s KILL 0; } >/dev/null 2>&1 &
+"$@" </dev/null 3<&- &
+wait $!
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,28 +137,64 @@ def _compiler(environment: Mapping[str, str]) -> tuple[str, ...] | None:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether it is a library that only its owner, who is this user or root, may have written."""
+    """Whether it is a whole library that only its owner, who is this user or root, may have written."""
     try:
         found = path.stat()
+        if found.st_uid not in (os.getuid(), 0) or found.st_mode & 0o022:
+            return False
+        content = path.read_bytes()
     except OSError:
         return False
-    return found.st_uid in (os.getuid(), 0) and not found.st_mode & 0o022
+    # A cut one would load, and end the process where its missing pages are touched.
+    return content[-_SEAL_BYTES:] == _seal(content[:-_SEAL_BYTES])
+
+
+def _seal(library: bytes) -> bytes:
+    """What follows a library in its file; loaders do not look there."""
+    return hashlib.sha256(library).digest()
 
 
 def _compile(recipe: _Recipe, sources: Path) -> None:
-    descriptor, name = tempfile.mkstemp(prefix=".build-", suffix=".so", dir=recipe.path.parent)
-    os.close(descriptor)
+    """Under the lock, so that what builds have left behind that were killed is nobody's."""
+    for left in recipe.path.parent.glob(f"{_WORK_PREFIX}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=_WORK_PREFIX, dir=recipe.path.parent) as work:
+        made = Path(work, recipe.path.name)
+        _run((*recipe.compiler, *FLAGS, *recipe.variant.flags, str(sources / MAIN_SOURCE), "-o", str(made)), work)
+        library = made.read_bytes()
+        with open(made, "wb") as file:
+            file.write(library + _seal(library))
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(made, 0o700)
+        os.replace(made, recipe.path)
+    sync_folder(recipe.path.parent)
+
+
+def _run(command: Sequence[str], work: str) -> None:
+    """Errors: `_Failed`. Whatever the command starts ends with this call, and with this process."""
+    end, held = os.pipe()
     try:
-        command = [*recipe.compiler, *FLAGS, *recipe.variant.flags, str(sources / MAIN_SOURCE), "-o", name]
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", _TIED, "sh", *command],
+            stdin=end,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "TMPDIR": work},
+            start_new_session=True,
+        )
+    except OSError as error:
+        os.close(held)
+        raise _Failed(f"it cannot be started: {error.strerror}") from error
+    finally:
+        os.close(end)
+    with process:
         try:
-            ran = subprocess.run(command, capture_output=True, timeout=BUILD_LIMIT_S, check=False)
+            said = process.communicate(timeout=BUILD_LIMIT_S)[1]
         except subprocess.TimeoutExpired:
             raise _Failed(f"it took more than {BUILD_LIMIT_S:g} s") from None
-        if ran.returncode != 0:
-            lines = ran.stderr.decode(errors="replace").splitlines()
-            raise _Failed(next((line for line in lines if "error" in line), (lines or ["it said nothing"])[-1]).strip())
-        os.chmod(name, 0o700)
-        os.replace(name, recipe.path)
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(name)
+        finally:
+            os.close(held)
+    if process.returncode != 0:
+        lines = said.decode(errors="replace").splitlines()
+        raise _Failed(next((line for line in lines if "error" in line), (lines or ["it said nothing"])[-1]).strip())

@@ -21,6 +21,9 @@ BLOCK_BYTES: Mapping[str, int] = {"Q4_0": 144, "Q4_1": 160, "Q5_0": 176, "Q5_1":
 """By GGUF's names of the grids that there are products for, in the order of linear.cpp: what 8 rows of 32 columns
 take in a table."""
 
+FILE_BYTES: Mapping[str, int] = {"Q4_0": 18, "Q4_1": 20, "Q5_0": 22, "Q5_1": 24, "Q8_0": 34}
+"""What 32 columns of a row take in the file."""
+
 _NUMBERS = {kind: number for number, kind in enumerate(BLOCK_BYTES)}
 _INT, _POINTER = ctypes.c_int64, ctypes.c_void_p
 
@@ -44,18 +47,21 @@ class QuantisedProducts:
         )
         number = ctypes.c_int
         self._pack.argtypes, self._pack.restype = (number, _POINTER, _INT, _INT, _INT, _POINTER), None
-        self._read.argtypes, self._read.restype = (number, _POINTER, _INT, _POINTER, _INT, _POINTER), None
+        self._read.argtypes = (number, _POINTER, _INT, _INT, _POINTER, _INT, _POINTER)
+        self._read.restype = number
         self._linear.argtypes = (number, _POINTER, _POINTER, _POINTER, _INT, _INT, _INT, number)
         self._linear.restype = number
 
     def pack(self, kind: str, blocks: Bytes, columns: int, first: int, table: int) -> None:
         """Put rows of the file's blocks, [rows, bytes of a row], into a table of zeros, from its row `first` on."""
         rows = np.ascontiguousarray(blocks)
+        assert rows.shape[1] == columns // 32 * FILE_BYTES[kind], "rows are not as long as the table's"
         self._pack(_NUMBERS[kind], rows.ctypes.data, len(rows), columns, first, table)
 
-    def look_up(self, kind: str, table: int, columns: int, ids: int, count: int, out: int) -> None:
-        """Rows `ids`, `count` int64 that are rows of the table, in float32."""
-        self._read(_NUMBERS[kind], table, columns, ids, count, out)
+    def look_up(self, kind: str, table: int, rows: int, columns: int, ids: int, count: int, out: int) -> None:
+        """Rows `ids`, `count` int64, of the table of `rows` rows, in float32. Errors: `IndexError` for what is none."""
+        if self._read(_NUMBERS[kind], table, rows, columns, ids, count, out):
+            raise IndexError(f"a token is not one of the {rows} of this table")
 
     def multiply(self, kind: str, table: int, x: int, y: int, count: int, columns: int, rows: int) -> None:
         """y [count, rows] = x [count, columns] times the table of `rows` rows, all float32. Errors: `MemoryError`."""

@@ -49,8 +49,10 @@ class Grids:
         data, first = whole[start : start + size], 0
         for name in names:
             for blocks in self.blocks(name):
+                assert first + len(blocks) <= rows, "more rows than the table has"
                 self.products.pack(kind, blocks, columns, first, data.data_ptr())
                 first += len(blocks)
+        assert first == rows, "fewer rows than the table has"
         return QuantisedTable(data, kind, rows, columns, self.products)
 
 
@@ -95,6 +97,8 @@ class QuantisedLinear:
     def __call__(self, x_TI: Tensor) -> Tensor:
         if self.multiply is None:
             return functional.linear(x_TI, self.weight, self.bias)
+        assert x_TI.dtype == torch.float32, "native code trusts what it is given"
+        assert x_TI.shape[1:] == (self.columns,), "native code trusts what it is given"
         x_TI = x_TI.contiguous()
         out_TO = x_TI.new_empty(len(x_TI), self.rows)
         self.multiply(
@@ -117,7 +121,7 @@ class QuantisedEmbedding:
     kind: str
     rows: int
     columns: int
-    look_up: Callable[[str, int, int, int, int, int], None] | None
+    look_up: Callable[[str, int, int, int, int, int, int], None] | None
     scale: float = 1.0
 
     @property
@@ -135,11 +139,12 @@ class QuantisedEmbedding:
     def __call__(self, tokens_T: Tensor) -> Tensor:
         if self.look_up is None:
             return functional.embedding(tokens_T, self.weight)
-        tokens_T = tokens_T.contiguous()
+        tokens_T = tokens_T.to(torch.int64).contiguous()
         hidden_TE = torch.empty(len(tokens_T), self.columns)
         self.look_up(
             self.kind,
             self.weight.data_ptr(),
+            self.rows,
             self.columns,
             tokens_T.data_ptr(),
             len(tokens_T),

@@ -33,7 +33,11 @@ void run(int kind, int file_bytes, int64_t outputs, int64_t columns, int64_t row
     if (y.at[0] == y.at[0] || (rows > 1 && y.at[outputs] != y.at[outputs])) std::abort();
     const int64_t ids[] = {0, outputs - 1};
     Exact<float> out(static_cast<size_t>(2 * columns));
-    asyncpage_read(kind, table.at, columns, ids, 2, out.at);
+    if (asyncpage_read(kind, table.at, outputs, columns, ids, 2, out.at) != 0) std::abort();
+    const int64_t none[] = {0, outputs}, negative[] = {0, -1};
+    if (asyncpage_read(kind, table.at, outputs, columns, none, 2, out.at) != 1) std::abort();
+    if (asyncpage_read(kind, table.at, outputs, columns, negative, 2, out.at) != 1) std::abort();
+    if (asyncpage_linear(kind, table.at, nullptr, nullptr, 0, columns, outputs, threads) != 0) std::abort();
 }
 
 }  // namespace

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -27,10 +29,21 @@ exec {compiler} "$@"
 """
 
 
+ENDLESS = """#!/bin/sh
+case "$*" in *--version) echo endless; exit ;; esac
+touch "$TMPDIR/of its own"
+sleep 1000 &
+echo $$ $! > {told}
+wait
+"""
+
+
 def sources_in(folder: Path) -> Path:
     """Sources that compile in no time."""
     folder.mkdir()
-    (folder / "linear.cpp").write_text('extern "C" int answer() { return 42; }\n')
+    (folder / "linear.cpp").write_text(
+        'extern "C" __attribute__((visibility("default"))) int answer() { return 42; }\n'
+    )
     return folder
 
 
@@ -118,6 +131,42 @@ def test_a_library_that_others_may_write_is_not_loaded_but_made_again(tmp_path: 
     assert native.look(folder, sources=sources).state == "unbuilt"
     assert native.build(folder, sources=sources).path == first.path
     assert first.path.read_bytes()[:4] == b"\x7fELF"
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "one bit", "longer"])
+def test_a_damaged_library_is_not_loaded_but_made_again(tmp_path: Path, damage: str) -> None:
+    sources, folder = sources_in(tmp_path / "sources"), tmp_path / "native"
+    path = native.build(folder, sources=sources).path
+    assert path is not None
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+    path.write_bytes({"empty": b"", "cut": whole[:middle], "one bit": flipped, "longer": whole + b"more"}[damage])
+    assert native.look(folder, sources=sources).state == "unbuilt"
+    assert native.build(folder, sources=sources).path == path
+    assert ctypes.CDLL(str(path)).answer() == 42
+
+
+def test_a_builder_that_is_killed_takes_its_compiler_along_and_what_it_left_goes_with_the_next(tmp_path: Path) -> None:
+    sources, folder, told = sources_in(tmp_path / "sources"), tmp_path / "native", tmp_path / "told"
+    os.mkfifo(told)
+    # As compilers do, it works in a process of its own, with files of its own.
+    environment = script(tmp_path / "cxx", ENDLESS.format(told=told))
+    command = [sys.executable, "-c", BUILD, str(folder), str(sources)]
+    with subprocess.Popen(command, env={**os.environ, **environment}, stdin=subprocess.PIPE) as builder:
+        assert builder.stdin is not None
+        builder.stdin.write(b"go\n")
+        builder.stdin.flush()
+        handles = [os.pidfd_open(int(pid)) for pid in told.read_text().split()]
+        builder.kill()
+    for handle in handles:
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        assert poll.poll(2000), "it still runs"
+        os.close(handle)
+    assert any(path.name.startswith(".build-") for path in folder.iterdir())
+    assert native.build(folder, sources=sources).state == "built"
+    assert sorted(path.suffix for path in folder.iterdir()) == ["", ".so"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from asyncpage.kernels import native
-from asyncpage.kernels.quantised import BLOCK_BYTES, QuantisedProducts, table_bytes
+from asyncpage.kernels.quantised import BLOCK_BYTES, FILE_BYTES, QuantisedProducts, table_bytes
 
 KINDS = tuple(BLOCK_BYTES)
 
@@ -46,7 +46,8 @@ class Table:
 
     def look_up(self, ids: torch.Tensor) -> torch.Tensor:
         out = torch.empty(len(ids), self.columns)
-        self.products.look_up(self.kind, self.data.data_ptr(), self.columns, ids.data_ptr(), len(ids), out.data_ptr())
+        at = (ids.data_ptr(), len(ids), out.data_ptr())
+        self.products.look_up(self.kind, self.data.data_ptr(), self.rows, self.columns, *at)
         return out
 
 
@@ -169,6 +170,26 @@ def test_rows_that_are_looked_up_are_the_files_to_the_bit(library: Path, kind: s
     table = make(library, kind, 77, 512)
     ids = torch.tensor([0, 76, 8, 7, 8, 63, 64])
     np.testing.assert_array_equal(table.look_up(ids).numpy(), table.values()[ids.numpy()])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_no_rows_are_no_work(library: Path, threads: int) -> None:
+    table = make(library, "Q4_1", 70, 256, threads=threads)
+    assert table.multiply(torch.empty(0, 256)).shape == (0, 70)
+    assert table.look_up(torch.empty(0, dtype=torch.int64)).shape == (0, 256)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_that_is_not_there_is_refused_and_nothing_is_read(library: Path, kind: str) -> None:
+    table = make(library, kind, 13, 256)  # its memory has 16
+    for bad in (-1, 13, 15, 1 << 40):
+        with pytest.raises(IndexError, match="not one of the 13"):
+            table.look_up(torch.tensor([0, bad]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_block_takes_is_as_the_reference_says(kind: str) -> None:
+    assert gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]] == (32, FILE_BYTES[kind])
 
 
 def test_callers_of_several_threads_at_once_each_get_their_own_product(library: Path) -> None:

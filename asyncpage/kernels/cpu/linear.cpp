@@ -93,6 +93,7 @@ void pack(const uint8_t* from, int64_t outputs, int64_t columns, int64_t first, 
     }
 }
 
+// Every one of `ids` is a row of the table.
 template <class Block>
 void read(const void* table, int64_t columns, const int64_t* ids, int64_t count, float* out) {
     const int64_t blocks = columns / COLUMNS;
@@ -152,14 +153,18 @@ EXPORTED void asyncpage_pack(int kind, const uint8_t* from, int64_t outputs, int
     KINDS[kind].pack(from, outputs, columns, first, table);
 }
 
-// Rows `ids` of a table in float32, as the file means them.
-EXPORTED void asyncpage_read(int kind, const void* table, int64_t columns, const int64_t* ids, int64_t count, float* out) {
+// Rows `ids` of a table of `outputs` in float32, as the file means them. Returns 0, or 1 where one is no row of it.
+EXPORTED int asyncpage_read(int kind, const void* table, int64_t outputs, int64_t columns, const int64_t* ids, int64_t count,
+                            float* out) {
+    if (std::any_of(ids, ids + count, [=](int64_t id) { return id < 0 || id >= outputs; })) return 1;
     KINDS[kind].read(table, columns, ids, count, out);
+    return 0;
 }
 
 // y [rows, outputs] = x [rows, columns] times the table, transposed. Returns 0, or 1 where there is no memory.
 EXPORTED int asyncpage_linear(int kind, const void* table, const float* x, float* y, int64_t rows, int64_t columns,
                      int64_t outputs, int threads) {
+    if (rows == 0) return 0;  // as in a step that ends no prompt
     const int64_t blocks = columns / COLUMNS;
     const size_t row_bytes = static_cast<size_t>(columns + 8 * blocks);
     int8_t* at = scratch.take(row_bytes * static_cast<size_t>(rows) + 64);

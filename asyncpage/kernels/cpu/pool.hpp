@@ -13,6 +13,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 namespace asyncpage {
@@ -89,7 +90,11 @@ class Pool {
 
     void hire(int helpers) {
         while (hired_ < helpers && hired_ < MOST_HELPERS) {
-            std::thread(&Pool::help, this, hired_).detach();
+            try {
+                std::thread(&Pool::help, this, hired_).detach();
+            } catch (const std::system_error&) {
+                return;  // the system gives no more threads: whoever is there does it all
+            }
             ++hired_;
         }
     }
