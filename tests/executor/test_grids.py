@@ -1,0 +1,135 @@
+"""When weights stay on the grid of their file, by the runner that loads them, and who computes the same on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gguf import GGMLQuantizationType
+
+from asyncpage.executor import grids
+from asyncpage.executor.model_runner import ModelRunner
+from asyncpage.executor.runner import load_runner
+from asyncpage.kernels import native
+from asyncpage.kernels.native import Native
+from asyncpage.kernels.quantised import table_bytes
+from asyncpage.messages import Load
+from tests.executor.near_end import BLOCK_SIZE, Request, Scheduler, request
+from tests.weights.blocky_models import BLOCKY
+from tests.weights.gguf_conversion import Options, write_gguf
+
+SETTINGS: dict[str, Any] = {
+    "dtype": "float32", "kv_cache_dtype": "auto", "device": "cpu", "max_model_len": 96, "max_num_seqs": 4,
+    "max_num_batched_tokens": 64, "block_size": BLOCK_SIZE, "kv_cache_bytes": None, "num_kv_blocks": 120,
+    "attention_backend": "cpu", "grammar_backend": "builtin", "cpu_threads": 1, "seed": 0, "exact": False,
+}  # fmt: skip
+PROMPTS = ([5, 17, 40, 3, 88, 60, 12], [9, 9, 31], [77] * 20)
+
+
+@pytest.fixture(scope="module")
+def native_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("native")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder, options = tmp_path_factory.mktemp("models"), Options(dtype=GGMLQuantizationType.Q8_0)
+    return {name: write_gguf(BLOCKY[name](), folder / f"{name}.gguf", options) for name in ("llama-tied", "mixtral")}
+
+
+def runner_of(path: Path, native_folder: Path | None, **changes: Any) -> ModelRunner:
+    where = {"model_path": str(path), "native_folder": None if native_folder is None else str(native_folder)}
+    runner = load_runner(Load({**SETTINGS, **where, **changes}))
+    assert isinstance(runner, ModelRunner)
+    return runner
+
+
+def answers(runner: ModelRunner, count: int = 8, **how: Any) -> list[list[int]]:
+    """Greedy tokens of the prompts one after the other, so that no two share a step."""
+    scheduler, found = Scheduler(runner), []
+    for row, prompt in enumerate(PROMPTS):
+        one: Request = scheduler.start(request(list(prompt), most=count), row)
+        while not one.is_over:
+            scheduler.step(**how)
+        found.append(one.output)
+        scheduler.stop(one)
+    return found
+
+
+def test_weights_stay_on_their_grid_and_take_what_is_told(files: dict[str, Path], native_folder: Path) -> None:
+    told = runner_of(files["llama-tied"], native_folder).handshake
+    assert (told.held_as, told.native, told.lack, told.stored_as) == (("Q8_0",), "avx2", "", ("GGUF Q8_0",))
+    # 96 wide, 6 heads and 2 for keys of 16, 64 inside, two layers, 97 tokens, whose table is the head, too.
+    layer = table_bytes("Q8_0", 96 + 2 * 32, 96) + table_bytes("Q8_0", 96, 96)
+    layer += table_bytes("Q8_0", 128, 96) + table_bytes("Q8_0", 96, 64)
+    assert told.weight_bytes == 2 * layer + table_bytes("Q8_0", 97, 96) + 4 * 5 * 96
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"exact": True}, {"weights_dtype": "float32"}, {"weights_dtype": "bfloat16"}, {"dtype": "bfloat16"}],
+    ids=str,
+)
+def test_who_asks_for_a_type_gets_it_and_builds_nothing(
+    files: dict[str, Path], tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    told = runner_of(files["llama-tied"], tmp_path / "native", **changes).handshake
+    assert (told.held_as, told.native, told.lack) == ((), "", "")
+    assert not (tmp_path / "native").exists()
+
+
+def test_without_native_code_the_answers_are_those_of_exact_and_it_is_told_why(
+    files: dict[str, Path], native_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = files["llama-tied"]
+    exact = runner_of(path, native_folder, exact=True)
+    without = runner_of(path, None)
+    assert without.handshake.lack == "there is no folder to build it in"
+    assert without.handshake.fingerprint == exact.handshake.fingerprint
+    assert without.handshake.fingerprint != runner_of(path, native_folder).handshake.fingerprint
+    assert answers(without) == answers(exact)
+    (tmp_path / "a file").write_text("")
+    assert "cannot be written" in runner_of(path, tmp_path / "a file").handshake.lack
+    (tmp_path / "code.so").write_bytes(b"no library")
+    monkeypatch.setattr(grids.native, "build", lambda folder: Native("built", "", tmp_path / "code.so", "avx2"))
+    told = runner_of(path, native_folder).handshake
+    assert told.held_as == ()
+    assert told.lack.startswith(f"{tmp_path / 'code.so'} does not load: ")
+
+
+def test_a_row_whose_logits_nobody_asks_for_ends_nothing_on_several_threads(
+    files: dict[str, Path], native_folder: Path
+) -> None:
+    """A chunk of a prompt that goes on samples nothing: the head gets no rows."""
+    one, more = (runner_of(files["llama-tied"], native_folder, cpu_threads=threads) for threads in (1, 3))
+    assert answers(one, chunk=3) == answers(more, chunk=3)
+
+
+def test_a_draft_model_is_on_its_grid_too_and_changes_no_answer(files: dict[str, Path], native_folder: Path) -> None:
+    path = files["llama-tied"]
+    drafted = runner_of(
+        path, native_folder, speculation="draft", draft_model_path=str(path), most_drafts=4, num_kv_blocks=240
+    )
+    assert drafted.handshake.held_as == ("Q8_0",)
+    exact = runner_of(path, native_folder, exact=True, speculation="draft", draft_model_path=str(path), most_drafts=4)
+    plain = runner_of(path, native_folder)
+    assert len({one.handshake.fingerprint for one in (drafted, exact, plain)}) == 3
+    assert answers(drafted, drafts=4) == answers(plain)
+
+
+def test_experts_of_other_ranks_are_on_their_grid_too(files: dict[str, Path], native_folder: Path) -> None:
+    alone = runner_of(files["mixtral"], native_folder)
+    assert alone.handshake.held_as == ("Q8_0",)
+    expected = answers(alone)
+    spread = runner_of(files["mixtral"], native_folder, expert_parallel_size=2)
+    assert answers(spread) == expected
+    spread.close()
+    assert native.look(native_folder).state == "built"
+
+
+def test_room_for_adapters_changes_no_answer_without_one(files: dict[str, Path], native_folder: Path) -> None:
+    path = files["llama-tied"]
+    adapted = runner_of(path, native_folder, max_loras=2, max_cpu_loras=2, max_lora_rank=8)
+    assert adapted.handshake.held_as == ("Q8_0",)
+    assert answers(adapted) == answers(runner_of(path, native_folder))
