@@ -232,7 +232,9 @@ def _native() -> Finding:
     found = look(native_folder())
     if found.state != "none":
         return Finding("native code", "ok", found.reason)
-    return Finding("native code", "warning", f"none, so quantised weights are dequantised: {found.reason}", _COMPILER)
+    return Finding(
+        "native code", "warning", f"none, so quantised weights are always dequantised: {found.reason}", _COMPILER
+    )
 
 
 def _weights(path: Path, *, is_native: bool) -> Iterator[Finding]:
@@ -249,8 +251,7 @@ def _weights(path: Path, *, is_native: bool) -> Iterator[Finding]:
     if holding.stored_as:
         sizes = f"stored as {' and '.join(holding.stored_as)}, dequantised: {sizes}"
         if is_native and holding.kinds:
-            as_stored = f"{' and '.join(holding.kinds)} held as they are on a CPU: {_gib(holding.bytes_as_stored)}"
-            sizes = f"stored as {' and '.join(holding.stored_as)}, {as_stored}; with --exact {sizes.split(', ', 1)[1]}"
+            sizes += f"; {_gib(holding.bytes_as_stored)} with --weights-dtype stored ({' and '.join(holding.kinds)})"
     yield Finding("weights", "ok", sizes)
 
 

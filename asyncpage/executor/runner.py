@@ -28,7 +28,7 @@ from asyncpage.executor.attention import PagedAttention, shared_layout
 from asyncpage.executor.batch import BatchShape
 from asyncpage.executor.encoder_loader import load_encoder
 from asyncpage.executor.experts import open_experts
-from asyncpage.executor.grids import held_kinds, open_grids
+from asyncpage.executor.grids import STORED, held_kinds, open_grids
 from asyncpage.executor.host_slots import SlotPart
 from asyncpage.executor.lora.bank import AdapterBank
 from asyncpage.executor.model_runner import ModelRunner
@@ -64,7 +64,7 @@ def _load_runner(load: Load, undo: ExitStack, proposer: Proposer | None) -> Runn
         torch.set_num_threads(threads)
     dtype = dtype_on(device, "float32" if settings.get("exact", False) else settings["dtype"])
     torch_dtype = getattr(torch, dtype)
-    held = _held(settings.get("weights_dtype", "auto"), dtype)
+    held = _held(settings.get("weights_dtype", "auto"), dtype, device)
     torch_held = getattr(torch, held)
     kv_dtype = dtype if settings["kv_cache_dtype"] == "auto" else settings["kv_cache_dtype"]
     settled = {
@@ -203,8 +203,18 @@ def dtype_on(device: DeviceInfo, asked: str) -> str:
     return "float32" if device.kind == "cpu" else "bfloat16"
 
 
-def _held(asked: str, dtype: str) -> str:
-    """`auto` is what is computed in. Errors: `UsageError` for a type that is not narrower: it would gain nothing."""
+def _held(asked: str, dtype: str, device: DeviceInfo) -> str:
+    """`auto` is what is computed in, and so is what is not quantised of `stored` weights.
+
+    Errors: `UsageError` for a type that is not narrower: it would gain nothing.
+    """
+    if asked == STORED:
+        if device.kind != "cpu" or dtype != "float32":
+            raise UsageError(
+                f"--weights-dtype {STORED} is for a CPU that computes in float32, found {dtype} on {device}; leave out "
+                "it, or --dtype"
+            )
+        return dtype
     if asked in ("auto", dtype):
         return dtype
     if dtype != "float32":

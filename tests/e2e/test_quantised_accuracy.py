@@ -58,7 +58,9 @@ def test_the_demos_greedy_text_is_told_with_a_divergence_of_a_hundredth_and_the_
         sampling = SamplingParams(temperature=0.0, max_tokens=ANSWER, ignore_eos=True)
         answers = [list(output.outputs[0].token_ids) for output in llm.generate(prompts, sampling, progress=False)]
     checkpoint = open_checkpoint(demo_model)
-    found = open_grids({"native_folder": tmp_path}, checkpoint, device_named("cpu"), "float32", 1)
+    found = open_grids(
+        {"native_folder": tmp_path, "weights_dtype": "stored"}, checkpoint, device_named("cpu"), "float32", 1
+    )
     assert found.grids is not None, found.lack
     plain, packed = (
         build_model(
