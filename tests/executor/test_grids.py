@@ -14,6 +14,7 @@ from asyncpage.errors import UsageError
 from asyncpage.executor import grids
 from asyncpage.executor.model_runner import ModelRunner
 from asyncpage.executor.runner import load_runner
+from asyncpage.executor.speculation.head_file import write_head
 from asyncpage.kernels import native
 from asyncpage.kernels.native import Native
 from asyncpage.kernels.quantised import table_bytes
@@ -21,6 +22,7 @@ from asyncpage.messages import Load
 from asyncpage.models.registry import build_model
 from asyncpage.weights.checkpoint import open_checkpoint
 from tests.executor.near_end import BLOCK_SIZE, Request, Scheduler, request
+from tests.executor.test_draft_head import config_for, random_tensors
 from tests.weights.blocky_models import BLOCKY
 from tests.weights.gguf_conversion import Options, write_gguf
 
@@ -168,6 +170,22 @@ def test_a_draft_model_is_on_its_grid_too_and_changes_no_answer(files: dict[str,
     plain = runner_of(path, native_folder)
     assert len({one.handshake.fingerprint for one in (drafted, exact, plain)}) == 3
     assert answers(drafted, drafts=4) == answers(plain)
+
+
+def test_a_head_drafts_from_states_and_rows_of_a_table_on_its_grid_and_changes_no_answer(
+    files: dict[str, Path], native_folder: Path, tmp_path: Path
+) -> None:
+    path = files["llama-tied"]
+    BLOCKY["llama-tied"]().save_pretrained(tmp_path / "model")
+    checkpoint = open_checkpoint(path)
+    config = config_for(tmp_path / "model", trained_for=checkpoint.fingerprint, draft_vocab_size=60)
+    checkpoint.close()
+    (tmp_path / "head").mkdir()
+    write_head(tmp_path / "head", config, random_tensors(config))
+    more = {"speculation": "head", "draft_head_path": str(tmp_path / "head"), "most_drafts": 4, "ngram_lengths": (0, 8)}
+    drafted = runner_of(path, native_folder, **more)
+    assert drafted.handshake.held_as == ("Q8_0",)
+    assert answers(drafted, drafts=4) == answers(runner_of(path, native_folder))
 
 
 def test_experts_of_other_ranks_are_on_their_grid_too(files: dict[str, Path], native_folder: Path) -> None:

@@ -169,6 +169,15 @@ def test_a_builder_that_is_killed_takes_its_compiler_along_and_what_it_left_goes
     assert sorted(path.suffix for path in folder.iterdir()) == ["", ".so"]
 
 
+def test_a_compiler_without_end_is_ended_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources, folder, told = sources_in(tmp_path / "sources"), tmp_path / "native", tmp_path / "told"
+    environment = script(tmp_path / "cxx", ENDLESS.format(told=told))
+    monkeypatch.setattr(native, "BUILD_LIMIT_S", 0.3)
+    found = native.build(folder, environment=environment, sources=sources)
+    assert (found.state, found.reason) == ("none", "endless failed: it took more than 0.3 s")
+    assert [path.name for path in folder.iterdir()] == ["lock"]
+
+
 @pytest.mark.parametrize(
     ("machine", "features", "name"),
     [
