@@ -211,8 +211,8 @@ def _held(asked: str, dtype: str, device: DeviceInfo) -> str:
     if asked == STORED:
         if device.kind != "cpu" or dtype != "float32":
             raise UsageError(
-                f"--weights-dtype {STORED} is for a CPU that computes in float32, found {dtype} on {device}; leave out "
-                "it, or --dtype"
+                f"--weights-dtype {STORED} is for a CPU that computes in float32, found {dtype} on {device}; leave "
+                "it out, or give --device cpu and --dtype float32"
             )
         return dtype
     if asked in ("auto", dtype):
