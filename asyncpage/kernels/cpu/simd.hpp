@@ -122,9 +122,10 @@ inline void store_some(float* at, Floats x, int64_t count) {
     std::memcpy(at, lanes, sizeof(float) * static_cast<size_t>(count));
 }
 
-// e^x to about one unit in the last place; NaN of NaN, 2^127.99 of anything greater, 1.2e-38 of anything less.
+// e^x to two units in the last place between -86.9 and 88, at these ends' values beyond them; NaN of NaN.
+// The polynomial is that of Moshier's Cephes library.
 inline Floats exponential(Floats x) {
-    x = greater(all(-87.3365f), lesser(all(88.7228f), x));
+    x = greater(all(-86.9f), lesser(all(88.0f), x));
     const Floats n = nearest(multiply(x, all(1.44269504f)));
     // ln 2 in two parts (Cody and Waite), the first with few digits, so that its products are exact.
     Floats r = fused(n, all(-0.693359375f), x);
@@ -135,9 +136,7 @@ inline Floats exponential(Floats x) {
     p = fused(p, r, all(4.1665795894e-2f));
     p = fused(p, r, all(1.6666665459e-1f));
     p = fused(p, r, all(5.0000001201e-1f));
-    p = add(fused(multiply(r, r), p, r), all(1.0f));
-    // Halved so that 2^128 is not needed.
-    return multiply(scaled(p, subtract(n, all(1.0f))), all(2.0f));
+    return scaled(add(fused(multiply(r, r), p, r), all(1.0f)), n);
 }
 
 }  // namespace asyncpage
