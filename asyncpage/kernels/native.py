@@ -25,7 +25,6 @@ from asyncpage.durable import lock, sync_folder
 from asyncpage.kernels.variant import Variant, choose_variant, read_processor
 
 SOURCES = Path(__file__).with_name("cpu")
-MAIN_SOURCE = "linear.cpp"
 COMPILERS = ("c++", "g++", "clang++")
 # No contraction and no "fast" arithmetic: a row's numbers must not depend on how a tile was compiled.
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden")
@@ -160,7 +159,8 @@ def _compile(recipe: _Recipe, sources: Path) -> None:
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=_WORK_PREFIX, dir=recipe.path.parent) as work:
         made = Path(work, recipe.path.name)
-        _run((*recipe.compiler, *FLAGS, *recipe.variant.flags, str(sources / MAIN_SOURCE), "-o", str(made)), work)
+        units = [str(source) for source in sorted(sources.glob("*.cpp"))]
+        _run((*recipe.compiler, *FLAGS, *recipe.variant.flags, *units, "-o", str(made)), work)
         library = made.read_bytes()
         with open(made, "wb") as file:
             file.write(library + _seal(library))

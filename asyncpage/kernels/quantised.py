@@ -49,7 +49,7 @@ class QuantisedProducts:
         self._pack.argtypes, self._pack.restype = (number, _POINTER, _INT, _INT, _INT, _POINTER), None
         self._read.argtypes = (number, _POINTER, _INT, _INT, _POINTER, _INT, _POINTER)
         self._read.restype = number
-        self._linear.argtypes = (number, _POINTER, _POINTER, _POINTER, _INT, _INT, _INT, number)
+        self._linear.argtypes = (number, *(_POINTER,) * 3, *(_INT,) * 5, number, number)
         self._linear.restype = number
 
     def pack(self, kind: str, blocks: Bytes, columns: int, first: int, table: int) -> None:
@@ -63,7 +63,24 @@ class QuantisedProducts:
         if self._read(_NUMBERS[kind], table, rows, columns, ids, count, out):
             raise IndexError(f"a token is not one of the {rows} of this table")
 
-    def multiply(self, kind: str, table: int, x: int, y: int, count: int, columns: int, rows: int) -> None:
-        """y [count, rows] = x [count, columns] times the table of `rows` rows, all float32. Errors: `MemoryError`."""
-        if self._linear(_NUMBERS[kind], table, x, y, count, columns, rows, self._threads):
+    def multiply(
+        self,
+        kind: str,
+        table: int,
+        x: int,
+        y: int,
+        count: int,
+        columns: int,
+        rows: int,
+        x_stride: int,
+        y_stride: int,
+        adds: bool = False,
+    ) -> None:
+        """y [count, rows] = x [count, columns] times the table of `rows` rows, all float32; y grows where it `adds`.
+
+        Strides are in numbers, from a row to the next; within a row numbers are beside each other. Errors:
+        `MemoryError`.
+        """
+        sizes = (count, columns, rows, x_stride, y_stride)
+        if self._linear(_NUMBERS[kind], table, x, y, *sizes, adds, self._threads):
             raise MemoryError(f"no memory to round {count} rows of {columns} numbers")

@@ -87,7 +87,7 @@ class QuantisedLinear:
     kind: str
     rows: int
     columns: int
-    multiply: Callable[[str, int, int, int, int, int, int], None] | None
+    multiply: Callable[[str, int, int, int, int, int, int, int, int], None] | None
     bias: Tensor | None = None
 
     @property
@@ -97,10 +97,18 @@ class QuantisedLinear:
     def __call__(self, x_TI: Tensor) -> Tensor:
         if self.multiply is None:
             return functional.linear(x_TI, self.weight, self.bias)
-        assert x_TI.dtype == torch.float32, "native code trusts what it is given"
-        assert x_TI.shape[1:] == (self.columns,), "native code trusts what it is given"
-        x_TI = x_TI.contiguous()
-        out_TO = x_TI.new_empty(len(x_TI), self.rows)
+        out_TO = torch.empty(len(x_TI), self.rows)
+        self.write(x_TI, out_TO)
+        return out_TO
+
+    def write(self, x_TI: Tensor, out_TO: Tensor) -> None:
+        """Put what it makes of `x_TI` into `out_TO`, whose rows lie anywhere."""
+        for given, width in ((x_TI, self.columns), (out_TO, self.rows)):
+            assert given.dtype == torch.float32, "native code trusts what it is given"
+            assert given.shape == (len(x_TI), width), "native code trusts what it is given"
+        assert self.multiply is not None
+        assert out_TO.stride(1) == 1 or self.rows == 1, "native code trusts what it is given"
+        x_TI = x_TI if x_TI.stride(1) == 1 else x_TI.contiguous()
         self.multiply(
             self.kind,
             self.weight.data_ptr(),
@@ -109,8 +117,11 @@ class QuantisedLinear:
             len(x_TI),
             self.columns,
             self.rows,
+            x_TI.stride(0),
+            out_TO.stride(0),
         )
-        return out_TO if self.bias is None else out_TO.add_(self.bias)
+        if self.bias is not None:
+            out_TO.add_(self.bias)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

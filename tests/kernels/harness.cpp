@@ -29,15 +29,24 @@ void run(int kind, int file_bytes, int64_t outputs, int64_t columns, int64_t row
     Exact<float> x(static_cast<size_t>(rows * columns)), y(static_cast<size_t>(rows * outputs));
     for (int64_t i = 0; i < rows * columns; ++i) x.at[i] = static_cast<float>(byte()) - 128.0f;
     x.at[0] = __builtin_nanf("");
-    if (asyncpage_linear(kind, table.at, x.at, y.at, rows, columns, outputs, threads) != 0) std::abort();
+    if (asyncpage_linear(kind, table.at, x.at, y.at, rows, columns, outputs, columns, outputs, 0, threads) != 0) std::abort();
     if (y.at[0] == y.at[0] || (rows > 1 && y.at[outputs] != y.at[outputs])) std::abort();
+    // Rows apart: the last ends where its memory does.
+    const int64_t x_stride = columns + 5, y_stride = outputs + 3;
+    Exact<float> apart(static_cast<size_t>((rows - 1) * x_stride + columns));
+    Exact<float> sums(static_cast<size_t>((rows - 1) * y_stride + outputs));
+    for (int64_t i = 0; i < (rows - 1) * x_stride + columns; ++i) apart.at[i] = static_cast<float>(byte());
+    for (int64_t i = 0; i < (rows - 1) * y_stride + outputs; ++i) sums.at[i] = 1.0f;
+    if (asyncpage_linear(kind, table.at, apart.at, sums.at, rows, columns, outputs, x_stride, y_stride, 1, threads) != 0) {
+        std::abort();
+    }
     const int64_t ids[] = {0, outputs - 1};
     Exact<float> out(static_cast<size_t>(2 * columns));
     if (asyncpage_read(kind, table.at, outputs, columns, ids, 2, out.at) != 0) std::abort();
     const int64_t none[] = {0, outputs}, negative[] = {0, -1};
     if (asyncpage_read(kind, table.at, outputs, columns, none, 2, out.at) != 1) std::abort();
     if (asyncpage_read(kind, table.at, outputs, columns, negative, 2, out.at) != 1) std::abort();
-    if (asyncpage_linear(kind, table.at, nullptr, nullptr, 0, columns, outputs, threads) != 0) std::abort();
+    if (asyncpage_linear(kind, table.at, nullptr, nullptr, 0, columns, outputs, columns, outputs, 1, threads) != 0) std::abort();
 }
 
 }  // namespace

@@ -92,6 +92,17 @@ def test_it_is_built_again_only_when_sources_compiler_or_flags_are_others(tmp_pa
     assert log.read_text() == "run\nrun\nrun\n"
 
 
+def test_every_source_of_the_folder_is_in_the_library(tmp_path: Path) -> None:
+    sources = sources_in(tmp_path / "sources")
+    (sources / "more.cpp").write_text(
+        'extern "C" int answer();\n'
+        'extern "C" __attribute__((visibility("default"))) int question() { return answer() + 1; }\n'
+    )
+    path = native.build(tmp_path / "native", sources=sources).path
+    assert path is not None
+    assert ctypes.CDLL(str(path)).question() == 43
+
+
 def test_what_fails_leaves_nothing_behind_and_says_why_in_one_line(tmp_path: Path) -> None:
     sources, folder = sources_in(tmp_path / "sources"), tmp_path / "native"
     (sources / "linear.cpp").write_text("int answer( { return 42; }\n")
@@ -200,4 +211,4 @@ def test_features_are_read_as_the_kernel_lists_them(tmp_path: Path) -> None:
 
 
 def test_the_sources_are_part_of_the_package() -> None:
-    assert {path.name for path in native.SOURCES.iterdir()} >= {native.MAIN_SOURCE, "blocks.hpp", "pool.hpp"}
+    assert {path.name for path in native.SOURCES.iterdir()} >= {"linear.cpp", "blocks.hpp", "pool.hpp"}

@@ -40,9 +40,13 @@ class Table:
 
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.full((len(x), self.rows), 777.0)
-        at = (self.data.data_ptr(), x.data_ptr(), y.data_ptr())
-        self.products.multiply(self.kind, *at, len(x), self.columns, self.rows)
+        self.write(x, y)
         return y
+
+    def write(self, x: torch.Tensor, y: torch.Tensor, *, adds: bool = False) -> None:
+        at = (self.data.data_ptr(), x.data_ptr(), y.data_ptr())
+        sizes = (len(x), self.columns, self.rows)
+        self.products.multiply(self.kind, *at, *sizes, x.stride(0), y.stride(0), adds)
 
     def look_up(self, ids: torch.Tensor) -> torch.Tensor:
         out = torch.empty(len(ids), self.columns)
@@ -133,6 +137,25 @@ def test_a_row_is_the_same_to_the_bit_alone_in_any_batch_and_on_any_number_of_th
     for count in range(1, 71):
         for one in (table, threaded):
             assert torch.equal(one.multiply(x[70 - count :].clone()), alone[70 - count :])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_may_lie_apart_and_what_is_between_them_stays(library: Path, kind: str) -> None:
+    table, x = make(library, kind, 21, 256, threads=2), rows_like(70, 3 * 256)
+    x, y = x[:, 256:512], torch.full((70, 50), 777.0)
+    table.write(x, y[:, 7:28])
+    assert torch.equal(y[:, 7:28], table.multiply(x.contiguous()))
+    assert (y[:, :7] == 777.0).all()
+    assert (y[:, 28:] == 777.0).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_product_is_added_to_what_was_there(library: Path, kind: str) -> None:
+    table, x, y = make(library, kind, 21, 256), rows_like(11, 256), rows_like(11, 64)
+    wanted = y.clone()
+    wanted[:, :21] += table.multiply(x)
+    table.write(x, y[:, :21], adds=True)
+    assert torch.equal(y, wanted)
 
 
 @pytest.mark.parametrize("kind", KINDS)

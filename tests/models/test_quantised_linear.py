@@ -45,12 +45,18 @@ class ExactProducts:
             wanted
         ].ravel()
 
-    def multiply(self, kind: str, table: int, x: int, y: int, count: int, columns: int, rows: int) -> None:
+    def multiply(
+        self, kind: str, table: int, x: int, y: int, count: int, columns: int, rows: int, x_stride: int, y_stride: int
+    ) -> None:
         assert self.tables[table].shape == (rows, columns)
         if count:
-            given = np.frombuffer((ctypes.c_float * (count * columns)).from_address(x), np.float32)
-            found = np.frombuffer((ctypes.c_float * (count * rows)).from_address(y), np.float32)
-            found[:] = (given.reshape(count, columns) @ self.tables[table].T).ravel()
+            given = numbers(x, count, columns, x_stride)
+            numbers(y, count, rows, y_stride)[:] = given @ self.tables[table].T
+
+
+def numbers(address: int, rows: int, columns: int, stride: int) -> np.ndarray:
+    whole = np.frombuffer((ctypes.c_float * ((rows - 1) * stride + columns)).from_address(address), np.float32)
+    return np.lib.stride_tricks.as_strided(whole, (rows, columns), (4 * stride, 4))
 
 
 def attend(layer: int, q_THD: torch.Tensor, k_TGD: torch.Tensor, v_TGD: torch.Tensor) -> torch.Tensor:

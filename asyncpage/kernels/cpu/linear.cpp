@@ -4,6 +4,7 @@
 
 #include "linear.hpp"
 #include "pool.hpp"
+#include "product.hpp"
 
 namespace asyncpage {
 namespace {
@@ -23,7 +24,8 @@ struct Job {
     float* y;
     int8_t* q;
     float* s;
-    int64_t rows, columns, outputs, blocks;
+    int64_t rows, columns, outputs, x_stride, y_stride, blocks;
+    bool adds;
     int64_t groups;      // of eight outputs
     int64_t step;        // groups in a piece
     int64_t pieces;      // in a panel
@@ -37,7 +39,7 @@ void round_piece(const void* of, int64_t piece) {
     const int64_t stop = std::min(job.rows, (piece + 1) * PANEL);
     for (int64_t row = piece * PANEL; row < stop;) {
         const int width = width_at(row, stop);
-        for (int m = 0; m < width; ++m) round_row(job.x + (row + m) * job.columns, job.blocks, job.tile(row), width, m);
+        for (int m = 0; m < width; ++m) round_row(job.x + (row + m) * job.x_stride, job.blocks, job.tile(row), width, m);
         row += width;
     }
 }
@@ -48,13 +50,11 @@ void run_tile(const Job& job, int64_t group, int64_t row) {
     multiply_tile<Block, width>(static_cast<const Block*>(job.table) + group * job.blocks, job.blocks, job.tile(row), out);
     const int64_t first = group * ROWS, count = job.outputs - first;
     for (int m = 0; m < width; ++m) {
-        float* y = job.y + (row + m) * job.outputs + first;
+        float* y = job.y + (row + m) * job.y_stride + first;
         if (count >= ROWS) {
-            _mm256_storeu_ps(y, out[m]);
+            store(y, job.adds ? add(load(y), out[m]) : out[m]);
         } else {
-            alignas(32) float few[ROWS];
-            _mm256_store_ps(few, out[m]);
-            std::memcpy(y, few, sizeof(float) * static_cast<size_t>(count));
+            store_some(y, job.adds ? add(load_some(y, count), out[m]) : out[m], count);
         }
     }
 }
@@ -139,11 +139,41 @@ struct Scratch {
 thread_local Scratch scratch;
 
 }  // namespace
+
+int linear(int kind, const void* table, const float* x, float* y, int64_t rows, int64_t columns, int64_t outputs,
+           int64_t x_stride, int64_t y_stride, bool adds, int threads) {
+    if (rows == 0) return 0;  // as in a step that ends no prompt
+    const int64_t blocks = columns / COLUMNS;
+    const size_t row_bytes = static_cast<size_t>(columns + 8 * blocks);
+    int8_t* at = scratch.take(row_bytes * static_cast<size_t>(rows) + 64);
+    if (at == nullptr) return 1;
+    Job job{};
+    job.table = table;
+    job.x = x;
+    job.y = y;
+    job.q = at;
+    job.s = reinterpret_cast<float*>(at + (columns * rows + 31) / 32 * 32);
+    job.rows = rows;
+    job.columns = columns;
+    job.outputs = outputs;
+    job.x_stride = x_stride;
+    job.y_stride = y_stride;
+    job.adds = adds;
+    job.blocks = blocks;
+    job.groups = (outputs + ROWS - 1) / ROWS;
+    const int64_t panels = (rows + PANEL - 1) / PANEL;
+    // Four pieces for each thread, so that one which is held up leaves its share to the others.
+    const int64_t wanted = threads <= 1 ? 1 : std::max<int64_t>(1, 4 * threads / panels);
+    job.step = std::max<int64_t>(1, (job.groups + wanted - 1) / wanted);
+    job.pieces = (job.groups + job.step - 1) / job.step;
+    pool()(round_piece, &job, panels, threads);
+    pool()(KINDS[kind].run, &job, panels * job.pieces, threads);
+    return 0;
+}
+
 }  // namespace asyncpage
 
 using namespace asyncpage;
-
-#define EXPORTED extern "C" __attribute__((visibility("default")))
 
 // Bytes of a table of `outputs` rows of `columns`.
 EXPORTED int64_t asyncpage_table_bytes(int kind, int64_t outputs, int64_t columns) { return KINDS[kind].bytes(outputs, columns); }
@@ -161,31 +191,7 @@ EXPORTED int asyncpage_read(int kind, const void* table, int64_t outputs, int64_
     return 0;
 }
 
-// y [rows, outputs] = x [rows, columns] times the table, transposed. Returns 0, or 1 where there is no memory.
 EXPORTED int asyncpage_linear(int kind, const void* table, const float* x, float* y, int64_t rows, int64_t columns,
-                     int64_t outputs, int threads) {
-    if (rows == 0) return 0;  // as in a step that ends no prompt
-    const int64_t blocks = columns / COLUMNS;
-    const size_t row_bytes = static_cast<size_t>(columns + 8 * blocks);
-    int8_t* at = scratch.take(row_bytes * static_cast<size_t>(rows) + 64);
-    if (at == nullptr) return 1;
-    Job job{};
-    job.table = table;
-    job.x = x;
-    job.y = y;
-    job.q = at;
-    job.s = reinterpret_cast<float*>(at + (columns * rows + 31) / 32 * 32);
-    job.rows = rows;
-    job.columns = columns;
-    job.outputs = outputs;
-    job.blocks = blocks;
-    job.groups = (outputs + ROWS - 1) / ROWS;
-    const int64_t panels = (rows + PANEL - 1) / PANEL;
-    // Four pieces for each thread, so that one which is held up leaves its share to the others.
-    const int64_t wanted = threads <= 1 ? 1 : std::max<int64_t>(1, 4 * threads / panels);
-    job.step = std::max<int64_t>(1, (job.groups + wanted - 1) / wanted);
-    job.pieces = (job.groups + job.step - 1) / job.step;
-    pool()(round_piece, &job, panels, threads);
-    pool()(KINDS[kind].run, &job, panels * job.pieces, threads);
-    return 0;
+                              int64_t outputs, int64_t x_stride, int64_t y_stride, int adds, int threads) {
+    return linear(kind, table, x, y, rows, columns, outputs, x_stride, y_stride, adds != 0, threads);
 }

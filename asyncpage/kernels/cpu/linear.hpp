@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "blocks.hpp"
+#include "simd.hpp"
 
 namespace asyncpage {
 
