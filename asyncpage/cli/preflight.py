@@ -22,7 +22,7 @@ from asyncpage.config import EngineConfig
 from asyncpage.errors import ModelError, UsageError
 from asyncpage.formats.gguf import MAGIC, GGUFFile
 from asyncpage.formats.safetensors_folder import SafetensorsFolder
-from asyncpage.kernels.quantised import BLOCK_BYTES
+from asyncpage.kernels.quantised import GRIDS
 from asyncpage.machine import Memory, read_memory
 from asyncpage.server.config import ServerConfig
 from asyncpage.server.tls import load_tls
@@ -142,7 +142,7 @@ def _check_memory(config: EngineConfig, paths: Sequence[Path], memory: Memory) -
     is_packed = config.weights_dtype == "stored"
     held = config.dtype if config.weights_dtype == "auto" or is_packed else config.weights_dtype
     item_bytes = _ITEM_BYTES.get(held, 4)
-    weights = sum(_weight_bytes(path, item_bytes, BLOCK_BYTES if is_packed else ()) for path in paths)
+    weights = sum(_weight_bytes(path, item_bytes, GRIDS if is_packed else ()) for path in paths)
     needed = weights + (config.kv_cache_bytes or 0) + _RUNTIME_BYTES
     if memory.available and needed > memory.available:
         raise UsageError(

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from asyncpage.executor.grids import held_kinds
+from asyncpage.kernels.variant import lanes_here
 from asyncpage.models.quantised_linear import Grids
 from asyncpage.models.registry import is_encoder, outline_encoder, outline_model
 from asyncpage.weights.checkpoint import open_checkpoint
@@ -41,7 +42,7 @@ def read_holding(path: Path) -> Holding:
         outline = outlined(checkpoint.config, torch.float32)
         kinds, packed = held_kinds(checkpoint), outline.weight_bytes
         if kinds:
-            grids = Grids(checkpoint.grid, checkpoint.blocks)
+            grids = Grids(checkpoint.grid, checkpoint.blocks, lanes_here())
             packed = outline_model(checkpoint.config, torch.float32, grids=grids).weight_bytes
         weights = outline.weight_bytes // torch.float32.itemsize
         return Holding(checkpoint.stored_as, weights, outline.family, kinds, packed)

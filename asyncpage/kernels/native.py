@@ -53,7 +53,7 @@ class Native:
     state: Literal["built", "unbuilt", "none"]
     reason: str
     path: Path | None = None
-    variant: str = ""
+    variant: Variant | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +64,35 @@ class _Recipe:
     path: Path
 
 
-def look(folder: Path | None, *, environment: Mapping[str, str] = os.environ, sources: Path = SOURCES) -> Native:
-    """How native code stands, without building it. `folder`: where libraries are kept, None for nowhere."""
-    found = _recipe(folder, environment, sources)
+def look(
+    folder: Path | None,
+    *,
+    environment: Mapping[str, str] = os.environ,
+    sources: Path = SOURCES,
+    variant: Variant | None = None,
+) -> Native:
+    """How native code stands, without building it. `folder`: where libraries are kept, None for nowhere.
+
+    `variant`: one that suits this processor, None for the best.
+    """
+    found = _recipe(folder, environment, sources, variant)
     if isinstance(found, Native):
         return found
     if _is_there(found.path):
-        return Native("built", f"{found.variant.name}, built with {found.told}", found.path, found.variant.name)
+        return Native("built", f"{found.variant.name}, built with {found.told}", found.path, found.variant)
     reason = f"{found.variant.name}, to be built with {found.told} when a model is loaded"
-    return Native("unbuilt", reason, found.path, found.variant.name)
+    return Native("unbuilt", reason, found.path, found.variant)
 
 
-def build(folder: Path | None, *, environment: Mapping[str, str] = os.environ, sources: Path = SOURCES) -> Native:
+def build(
+    folder: Path | None,
+    *,
+    environment: Mapping[str, str] = os.environ,
+    sources: Path = SOURCES,
+    variant: Variant | None = None,
+) -> Native:
     """The same, built first where it can be. Takes seconds the first time; nothing is left behind by a failure."""
-    found = _recipe(folder, environment, sources)
+    found = _recipe(folder, environment, sources, variant)
     if isinstance(found, Native):
         return found
     try:
@@ -90,20 +105,25 @@ def build(folder: Path | None, *, environment: Mapping[str, str] = os.environ, s
         return Native("none", f"{found.told} failed: {error}")
     except OSError as error:
         return Native("none", f"{found.path.parent} cannot be written: {error.strerror}")
-    return look(folder, environment=environment, sources=sources)
+    return look(folder, environment=environment, sources=sources, variant=variant)
 
 
 class _Failed(Exception):
     """The compiler did; one line that says how."""
 
 
-def _recipe(folder: Path | None, environment: Mapping[str, str], sources: Path) -> _Recipe | Native:
+def _recipe(
+    folder: Path | None, environment: Mapping[str, str], sources: Path, variant: Variant | None
+) -> _Recipe | Native:
     if folder is None:
         return Native("none", "there is no folder to build it in")
     processor = read_processor()
-    variant = choose_variant(processor)
+    variant = variant or choose_variant(processor)
     if variant is None:
-        return Native("none", f"there is none for this processor ({processor.machine}); it needs AVX2, FMA and F16C")
+        return Native(
+            "none",
+            f"there is none for this processor ({processor.machine}); it needs AVX2, FMA and F16C, or ARM's dot product",
+        )
     compiler = _compiler(environment)
     if compiler is None:
         named = environment.get("CXX")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,20 +18,40 @@ import numpy.typing as npt
 
 Bytes = npt.NDArray[np.uint8]
 
-BLOCK_BYTES: Mapping[str, int] = {"Q4_0": 144, "Q4_1": 160, "Q5_0": 176, "Q5_1": 192, "Q8_0": 272}
-"""By GGUF's names of the grids that there are products for, in the order of linear.cpp: what 8 rows of 32 columns
-take in a table."""
 
-FILE_BYTES: Mapping[str, int] = {"Q4_0": 18, "Q4_1": 20, "Q5_0": 22, "Q5_1": 24, "Q8_0": 34}
-"""What 32 columns of a row take in the file."""
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What `columns` columns of a row take: in the file, and in a table."""
 
-_NUMBERS = {kind: number for number, kind in enumerate(BLOCK_BYTES)}
+    columns: int
+    file_bytes: int
+    table_bytes: int
+
+
+LAYOUTS: Mapping[str, Layout] = {
+    "Q4_0": Layout(32, 18, 18),
+    "Q4_1": Layout(32, 20, 20),
+    "Q5_0": Layout(32, 22, 22),
+    "Q5_1": Layout(32, 24, 24),
+    "Q8_0": Layout(32, 34, 34),
+    "F32": Layout(1, 4, 4),
+}
+"""Of the kinds of matrices that there are products for, in the order of linear.cpp; by GGUF's names."""
+
+FLOATS = "F32"
+"""The kind of a matrix that is on no grid: it is multiplied in float32, its columns one after the other."""
+
+GRIDS = frozenset(LAYOUTS) - {FLOATS}
+"""The others."""
+
+_NUMBERS = {kind: number for number, kind in enumerate(LAYOUTS)}
 _INT, _POINTER = ctypes.c_int64, ctypes.c_void_p
 
 
-def table_bytes(kind: str, rows: int, columns: int) -> int:
-    """What a matrix takes in a table; columns are whole blocks of the file's."""
-    return -(-rows // 8) * (columns // 32) * BLOCK_BYTES[kind]
+def table_bytes(kind: str, rows: int, columns: int, lanes: int) -> int:
+    """What a matrix takes in a table of a `Variant` with these `lanes`; columns are whole blocks of the file's."""
+    layout = LAYOUTS[kind]
+    return -(-rows // lanes) * lanes * (columns // layout.columns) * layout.table_bytes
 
 
 class QuantisedProducts:
@@ -46,16 +67,24 @@ class QuantisedProducts:
             getattr(library, f"asyncpage_{name}") for name in ("pack", "read", "linear")
         )
         number = ctypes.c_int
+        self._table_bytes = library.asyncpage_table_bytes
+        self._table_bytes.argtypes, self._table_bytes.restype = (number, _INT, _INT), _INT
         self._pack.argtypes, self._pack.restype = (number, _POINTER, _INT, _INT, _INT, _POINTER), None
         self._read.argtypes = (number, _POINTER, _INT, _INT, _POINTER, _INT, _POINTER)
         self._read.restype = number
         self._linear.argtypes = (number, *(_POINTER,) * 3, *(_INT,) * 5, number, number)
         self._linear.restype = number
 
+    def table_bytes(self, kind: str, rows: int, columns: int) -> int:
+        """As the function of this name, of the library's variant."""
+        found: int = self._table_bytes(_NUMBERS[kind], rows, columns)
+        return found
+
     def pack(self, kind: str, blocks: Bytes, columns: int, first: int, table: int) -> None:
         """Put rows of the file's blocks, [rows, bytes of a row], into a table of zeros, from its row `first` on."""
         rows = np.ascontiguousarray(blocks)
-        assert rows.shape[1] == columns // 32 * FILE_BYTES[kind], "rows are not as long as the table's"
+        layout = LAYOUTS[kind]
+        assert rows.shape[1] == columns // layout.columns * layout.file_bytes, "rows are not as long as the table's"
         self._pack(_NUMBERS[kind], rows.ctypes.data, len(rows), columns, first, table)
 
     def look_up(self, kind: str, table: int, rows: int, columns: int, ids: int, count: int, out: int) -> None:

@@ -22,9 +22,13 @@ class Processor:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Native code for processors of an architecture that have these `features`, compiled with `flags`."""
+    """Native code for processors of an architecture that have these `features`, compiled with `flags`.
+
+    `lanes`: numbers in a vector, which is how many rows of a table lie together.
+    """
 
     name: str
+    lanes: int
     machines: frozenset[str]
     features: frozenset[str]
     flags: tuple[str, ...]
@@ -33,13 +37,21 @@ class Variant:
         return processor.machine in self.machines and self.features <= processor.features
 
 
+_AVX2 = ("avx2", "fma", "f16c")
+_AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vnni")
+_X86, _ARM = frozenset({"x86_64", "AMD64"}), frozenset({"aarch64", "arm64"})
+
 VARIANTS = (
+    # The kernel says avx512_vnni, the compiler avx512vnni.
     Variant(
-        "avx2",
-        frozenset({"x86_64", "AMD64"}),
-        frozenset({"avx2", "fma", "f16c"}),
-        ("-mavx2", "-mfma", "-mf16c"),
+        "avx512vnni",
+        16,
+        _X86,
+        frozenset((*_AVX2, *_AVX512[:-1], "avx512_vnni")),
+        tuple(f"-m{name}" for name in (*_AVX2, *_AVX512)),
     ),
+    Variant("avx2", 8, _X86, frozenset(_AVX2), tuple(f"-m{name}" for name in _AVX2)),
+    Variant("neon", 4, _ARM, frozenset({"asimddp"}), ("-march=armv8.2-a+dotprod+fp16",)),
 )
 """The best first."""
 
@@ -55,6 +67,17 @@ def read_processor(root: Path = Path("/")) -> Processor:
     return Processor(platform.machine(), frozenset(found))
 
 
+def suitable_variants(processor: Processor) -> tuple[Variant, ...]:
+    """All that it runs, the best first."""
+    return tuple(variant for variant in VARIANTS if variant.suits(processor))
+
+
 def choose_variant(processor: Processor) -> Variant | None:
     """None where no native code runs."""
-    return next((variant for variant in VARIANTS if variant.suits(processor)), None)
+    return next(iter(suitable_variants(processor)), None)
+
+
+def lanes_here() -> int:
+    """Of the variant that this machine gets; 1, for who only counts bytes, where it gets none."""
+    variant = choose_variant(read_processor())
+    return 1 if variant is None else variant.lanes

@@ -7,17 +7,19 @@ INVARIANT: every linear map of a model is made by `linear`, by the names that it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from asyncpage.errors import ModelError
-from asyncpage.kernels.quantised import table_bytes
+from asyncpage.kernels.quantised import FLOATS
 from asyncpage.models.experts import AllHere, ExpertHost
 from asyncpage.models.layers import Embedding, Linear, RowMap, TokenRows, WidenedLinear
-from asyncpage.models.quantised_linear import Grids, QuantisedTable, SideBySide
+from asyncpage.models.quantised_linear import Grids, QuantisedLinear, QuantisedTable, SideBySide
 
 TakeTensor = Callable[[str], Tensor]
 """tensor(name) -> the tensor, in any float dtype; `KeyError` or `ModelError` when there is none."""
@@ -35,7 +37,7 @@ class Parameters:
     Without `tensor` there are no values: what is taken has its shape and no memory of its own. `taken_bytes`: of all
     that was taken so far. `adapt` is asked of every linear map. `experts`: who runs the experts of a model that has
     some. `label` is asked of what has no values. `names`: of all tensors that there are. `grids`: of those that are not
-    dequantised, None where all are.
+    dequantised, None where all are; with it every matrix that is held is a table, on its grid or in float32.
     """
 
     def __init__(
@@ -77,10 +79,9 @@ class Parameters:
 
     def hold(self, name: str, rows: int, columns: int) -> Tensor | QuantisedTable:
         """One matrix that has several uses, for `map_by` and `rows_of`. Errors: as `take`."""
-        kind = self._kind(name, rows, columns)
-        return (
-            self._take(name, (rows, columns), self.held) if kind is None else self._table([name], kind, rows, columns)
-        )
+        if self._grids is None:
+            return self._take(name, (rows, columns), self.held)
+        return self._table(self._grids, [name], [rows], columns, self._kind(self._grids, name, rows, columns))
 
     def join(self, names: Sequence[str], rows: Sequence[int], *columns: int) -> Tensor:
         """Several tensors of these `rows` stacked into one, so that one product serves them all."""
@@ -93,22 +94,34 @@ class Parameters:
         """
         bias = self.join([f"{stem}.bias" for stem in stems], rows) if is_biased else None
         names = [f"{stem}.weight" for stem in stems]
-        kinds = [self._kind(name, count, columns) for name, count in zip(names, rows, strict=True)]
-        parts: list[RowMap] = []
+        linear = (
+            self.map_by(self._join(names, rows, (columns,), self.held), bias)
+            if self._grids is None
+            else self._on_grids(self._grids, names, rows, columns, bias)
+        )
+        return linear if self._adapt is None else self._adapt(stems, rows, columns, linear)
+
+    def float_linear(self, name: str, rows: int, columns: int) -> RowMap:
+        """The map of one matrix, computed in float32 whatever the model's type is: nobody adapts it."""
+        if self._grids is None:
+            return Linear(self.take(name, rows, columns).float())
+        return self._on_grids(self._grids, [name], [rows], columns, None)
+
+    def _on_grids(
+        self, grids: Grids, names: Sequence[str], rows: Sequence[int], columns: int, bias: Tensor | None
+    ) -> RowMap:
+        """A table for each run of matrices of one kind."""
+        kinds = [self._kind(grids, name, count, columns) for name, count in zip(names, rows, strict=True)]
+        parts: list[QuantisedLinear] = []
         at = 0
         for kind, run in groupby(range(len(names)), kinds.__getitem__):
             alike = [*run]
-            own_names, own_rows = [names[index] for index in alike], [rows[index] for index in alike]
-            own_bias = None if bias is None else bias[at : at + sum(own_rows)]
-            at += sum(own_rows)
-            held: Tensor | QuantisedTable
-            if kind is None:
-                held = self._join(own_names, own_rows, (columns,), self.held)
-            else:
-                held = self._table(own_names, kind, sum(own_rows), columns)
-            parts.append(self.map_by(held, own_bias))
-        linear = parts[0] if len(parts) == 1 else SideBySide(parts)
-        return linear if self._adapt is None else self._adapt(stems, rows, columns, linear)
+            own_rows = [rows[index] for index in alike]
+            end = at + sum(own_rows)
+            table = self._table(grids, [names[index] for index in alike], own_rows, columns, kind)
+            parts.append(table.linear(None if bias is None else bias[at:end]))
+            at = end
+        return parts[0] if len(parts) == 1 else SideBySide(parts)
 
     def map_by(self, held: Tensor | QuantisedTable, bias: Tensor | None = None) -> RowMap:
         """The linear map of a held matrix."""
@@ -120,17 +133,29 @@ class Parameters:
         """The embedding whose rows a held matrix has, multiplied by `scale`, which is a number of `dtype`."""
         return held.embedding(scale) if isinstance(held, QuantisedTable) else Embedding(held, self.dtype, scale)
 
-    def _kind(self, name: str, rows: int, columns: int) -> str | None:
-        """The grid that a matrix is held on, None for none. One of another shape is none, and refused as it is read."""
-        grid = None if self._grids is None else self._grids.find(name)
-        return grid.kind if grid is not None and (grid.rows, grid.columns) == (rows, columns) else None
+    def _kind(self, grids: Grids, name: str, rows: int, columns: int) -> str:
+        """What a matrix is held as. One of another shape is on no grid here, and refused as it is read."""
+        grid = grids.find(name)
+        return grid.kind if grid is not None and (grid.rows, grid.columns) == (rows, columns) else FLOATS
 
-    def _table(self, names: Sequence[str], kind: str, rows: int, columns: int) -> QuantisedTable:
-        assert self._grids is not None
-        self.taken_bytes += table_bytes(kind, rows, columns)
-        if self._tensor is not None:
-            return self._grids.table(names, kind, rows, columns)
-        return QuantisedTable(self._labelled(names, rows, columns), kind, rows, columns, None)
+    def _table(
+        self, grids: Grids, names: Sequence[str], rows: Sequence[int], columns: int, kind: str
+    ) -> QuantisedTable:
+        """Matrices of one kind, one below the other."""
+        size = grids.table_bytes(kind, sum(rows), columns)
+        self.taken_bytes += size
+        if self._tensor is None:
+            return QuantisedTable(self._labelled(names, rows, columns), kind, sum(rows), columns, size, None)
+        return grids.table(self._pieces(grids, names, rows, columns, kind), kind, sum(rows), columns)
+
+    def _pieces(
+        self, grids: Grids, names: Sequence[str], rows: Sequence[int], columns: int, kind: str
+    ) -> Iterator[Any]:
+        for name, count in zip(names, rows, strict=True):
+            if kind == FLOATS:
+                yield self._find(name, (count, columns), self.dtype).float().contiguous().numpy().view(np.uint8)
+            else:
+                yield from grids.blocks(name)
 
     def _join(self, names: Sequence[str], rows: Sequence[int], columns: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         parts = [self._take(name, (count, *columns), dtype) for name, count in zip(names, rows, strict=True)]
@@ -157,14 +182,12 @@ class Parameters:
             )
         return found
 
-    def _labelled(self, names: Sequence[str], rows: int, columns: int) -> Tensor:
+    def _labelled(self, names: Sequence[str], rows: Sequence[int], columns: int) -> Tensor:
         """What has no values, each of its tensors made known by itself, as if they had been joined."""
         if len(names) > 1:
-            for name in names:
-                grid = None if self._grids is None else self._grids.find(name)
-                if grid is not None:
-                    self._valueless([name], (grid.rows, grid.columns), self.dtype)
-        return self._valueless(names, (rows, columns), self.dtype)
+            for name, count in zip(names, rows, strict=True):
+                self._valueless([name], (count, columns), self.dtype)
+        return self._valueless(names, (sum(rows), columns), self.dtype)
 
     def _valueless(self, names: Sequence[str], shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         # One number seen everywhere. The device called "meta" is for this, but its first sum imports for seconds.

@@ -107,9 +107,9 @@ class Parts:
             of = f"{at}experts.{number}."
             return self._gated([f"{of}{gate}", f"{of}{up}"], f"{of}{down}", inner, parameters=parameters)
 
-        weight = self._parameters.take(f"{at}gate.weight", routing.experts, self._sizes.hidden_size)
+        linear = self._parameters.float_linear(f"{at}gate.weight", routing.experts, self._sizes.hidden_size)
         experts = self._parameters.experts.place(layer, routing.experts, expert, self._parameters)
-        return MixtureOfExperts(Router(weight, routing), experts, shared)
+        return MixtureOfExperts(Router(linear, routing), experts, shared)
 
     def pre_norm_layer(self, layer: int, attention: AttentionPart, feed_forward: RowMap) -> DecoderLayer:
         """The arrangement of most families: a norm before attention and one before feed-forward."""

@@ -1,6 +1,7 @@
 """Parts whose weights stay on the grid of a GGUF file: a linear map, and an embedding that shares its table.
 
-`Parameters` makes them where it is given `Grids`; their arithmetic is the native code of `kernels.quantised`.
+`Parameters` makes them where it is given `Grids`, of matrices on no grid, too; their arithmetic is the native code of
+`kernels.quantised`.
 
 INVARIANT: a row's output is made of that row and the weights alone, bit for bit, whatever is beside it; a row of NaN
 spoils no other row.
@@ -8,7 +9,7 @@ spoils no other row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from asyncpage.kernels.quantised import BLOCK_BYTES, QuantisedProducts, table_bytes
-from asyncpage.models.layers import RowMap
+from asyncpage.kernels.quantised import GRIDS, QuantisedProducts, table_bytes
 from asyncpage.models.probe import HeldAs
 from asyncpage.weights.stored import Grid
 
@@ -28,37 +28,42 @@ _ALIGNMENT = 64  # bytes: a vector never lies across two lines of the cache
 class Grids:
     """Where weights on a grid come from. `grid(name)`: how the file has a matrix, None for no grid at all.
 
-    `blocks(name)`: its rows' blocks, some at a time. `products`: the native code; None for a model without values.
+    `blocks(name)`: its rows' blocks, some at a time. `lanes`: how many rows of a table lie together. `products`: the
+    native code; None for a model without values.
     """
 
     grid: Callable[[str], Grid | None]
     blocks: Callable[[str], Iterator[Any]]
+    lanes: int
     products: QuantisedProducts | None = None
 
     def find(self, name: str) -> Grid | None:
         """The grid of a matrix that there are products for."""
         found = self.grid(name)
-        return found if found is not None and found.kind in BLOCK_BYTES else None
+        return found if found is not None and found.kind in GRIDS else None
 
-    def table(self, names: Sequence[str], kind: str, rows: int, columns: int) -> QuantisedTable:
-        """Matrices of one kind, `rows` rows in all, one below the other."""
+    def table_bytes(self, kind: str, rows: int, columns: int) -> int:
+        """What a table takes."""
+        return table_bytes(kind, rows, columns, self.lanes)
+
+    def table(self, pieces: Iterable[Any], kind: str, rows: int, columns: int) -> QuantisedTable:
+        """A matrix of `rows` rows, of their blocks: uint8 [some rows, bytes of a row] at a time, in order."""
         assert self.products is not None
-        size = table_bytes(kind, rows, columns)
+        size = self.table_bytes(kind, rows, columns)
         whole = torch.zeros(size + _ALIGNMENT, dtype=torch.uint8)
         start = -whole.data_ptr() % _ALIGNMENT
         data, first = whole[start : start + size], 0
-        for name in names:
-            for blocks in self.blocks(name):
-                assert first + len(blocks) <= rows, "more rows than the table has"
-                self.products.pack(kind, blocks, columns, first, data.data_ptr())
-                first += len(blocks)
+        for blocks in pieces:
+            assert first + len(blocks) <= rows, "more rows than the table has"
+            self.products.pack(kind, blocks, columns, first, data.data_ptr())
+            first += len(blocks)
         assert first == rows, "fewer rows than the table has"
-        return QuantisedTable(data, kind, rows, columns, self.products)
+        return QuantisedTable(data, kind, rows, columns, size, self.products)
 
 
 @dataclass(frozen=True, slots=True)
 class QuantisedTable:
-    """A matrix [rows, columns] on a grid. `data`: its bytes, as `products` has them.
+    """A matrix [rows, columns] on a grid. `data`: its `size` bytes, as `products` has them.
 
     Without `products` it has no values: `data` is [rows, columns] of what is computed in, and torch multiplies by it,
     so that what a model does can be listed.
@@ -68,15 +73,16 @@ class QuantisedTable:
     kind: str
     rows: int
     columns: int
+    size: int
     products: QuantisedProducts | None
 
     def linear(self, bias: Tensor | None) -> QuantisedLinear:
         multiply = None if self.products is None else self.products.multiply
-        return QuantisedLinear(self.data, self.kind, self.rows, self.columns, multiply, bias)
+        return QuantisedLinear(self.data, self.kind, self.rows, self.columns, self.size, multiply, bias)
 
     def embedding(self, scale: float) -> QuantisedEmbedding:
         look_up = None if self.products is None else self.products.look_up
-        return QuantisedEmbedding(self.data, self.kind, self.rows, self.columns, look_up, scale)
+        return QuantisedEmbedding(self.data, self.kind, self.rows, self.columns, self.size, look_up, scale)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,12 +93,13 @@ class QuantisedLinear:
     kind: str
     rows: int
     columns: int
+    size: int
     multiply: Callable[[str, int, int, int, int, int, int, int, int], None] | None
     bias: Tensor | None = None
 
     @property
     def held(self) -> HeldAs:
-        return HeldAs(self.kind, table_bytes(self.kind, self.rows, self.columns))
+        return HeldAs(self.kind, self.size)
 
     def __call__(self, x_TI: Tensor) -> Tensor:
         if self.multiply is None:
@@ -132,12 +139,13 @@ class QuantisedEmbedding:
     kind: str
     rows: int
     columns: int
+    size: int
     look_up: Callable[[str, int, int, int, int, int, int], None] | None
     scale: float = 1.0
 
     @property
     def held(self) -> HeldAs:
-        return HeldAs(self.kind, table_bytes(self.kind, self.rows, self.columns))
+        return HeldAs(self.kind, self.size)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -168,7 +176,13 @@ class QuantisedEmbedding:
 class SideBySide:
     """Linear maps of the same rows, their outputs one behind the other: for weights of several kinds."""
 
-    parts: Sequence[RowMap]
+    parts: Sequence[QuantisedLinear]
 
     def __call__(self, x_TI: Tensor) -> Tensor:
-        return torch.cat([part(x_TI) for part in self.parts], dim=-1)
+        if any(part.multiply is None for part in self.parts):
+            return torch.cat([part(x_TI) for part in self.parts], dim=-1)
+        widths = [part.rows for part in self.parts]
+        out_TO = torch.empty(len(x_TI), sum(widths))
+        for part, part_TO in zip(self.parts, torch.split(out_TO, widths, dim=-1), strict=True):
+            part.write(x_TI, part_TO)
+        return out_TO

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
+
+from asyncpage.models.layers import RowMap
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +35,15 @@ class Routing:
 
 
 class Router:
-    """`weight` [experts, E], in any type."""
+    """`linear`: rows [T, E] to [T, experts], float32."""
 
-    def __init__(self, weight: Tensor, routing: Routing) -> None:
-        self._weight, self.routing = weight.float(), routing
+    def __init__(self, linear: RowMap, routing: Routing) -> None:
+        self._linear, self.routing = linear, routing
 
     def __call__(self, x_TE: Tensor) -> tuple[Tensor, Tensor]:
         """For each row its experts' weights, float32 [T, top_k], and their numbers, int64 [T, top_k]."""
         routing = self.routing
-        chances_TX = functional.linear(x_TE.float(), self._weight).softmax(-1)
+        chances_TX = self._linear(x_TE.float()).softmax(-1)
         if routing.groups > 1:
             chances_TX = self._in_kept_groups(chances_TX)
         weights_TK, experts_TK = chances_TX.topk(routing.top_k, dim=-1)

@@ -18,6 +18,7 @@ from asyncpage.executor.speculation.head_file import write_head
 from asyncpage.kernels import native
 from asyncpage.kernels.native import Native
 from asyncpage.kernels.quantised import table_bytes
+from asyncpage.kernels.variant import choose_variant, read_processor
 from asyncpage.messages import Load
 from asyncpage.models.registry import build_model
 from asyncpage.weights.checkpoint import open_checkpoint
@@ -32,6 +33,7 @@ SETTINGS: dict[str, Any] = {
     "attention_backend": "cpu", "grammar_backend": "builtin", "cpu_threads": 1, "seed": 0, "weights_dtype": "stored",
 }  # fmt: skip
 EXACT = {"weights_dtype": "auto", "exact": True}
+VARIANT = choose_variant(read_processor())
 PROMPTS = ([5, 17, 40, 3, 88, 60, 12], [9, 9, 31], [77] * 20)
 
 
@@ -67,11 +69,12 @@ def answers(runner: ModelRunner, count: int = 8, **how: Any) -> list[list[int]]:
 
 def test_weights_stay_on_their_grid_and_take_what_is_told(files: dict[str, Path], native_folder: Path) -> None:
     told = runner_of(files["llama-tied"], native_folder).handshake
-    assert (told.held_as, told.native, told.lack, told.stored_as) == (("Q8_0",), "avx2", "", ("GGUF Q8_0",))
+    assert VARIANT is not None
+    assert (told.held_as, told.native, told.lack, told.stored_as) == (("Q8_0",), VARIANT.name, "", ("GGUF Q8_0",))
     # 96 wide, 6 heads and 2 for keys of 16, 64 inside, two layers, 97 tokens, whose table is the head, too.
-    layer = table_bytes("Q8_0", 96 + 2 * 32, 96) + table_bytes("Q8_0", 96, 96)
-    layer += table_bytes("Q8_0", 128, 96) + table_bytes("Q8_0", 96, 64)
-    assert told.weight_bytes == 2 * layer + table_bytes("Q8_0", 97, 96) + 4 * 5 * 96
+    shapes = [(96 + 2 * 32, 96), (96, 96), (128, 96), (96, 64)] * 2 + [(97, 96)]
+    tables = sum(table_bytes("Q8_0", *shape, VARIANT.lanes) for shape in shapes)
+    assert told.weight_bytes == tables + 4 * 5 * 96
 
 
 @pytest.mark.parametrize(
@@ -89,6 +92,7 @@ def test_who_does_not_ask_for_the_grid_gets_a_type_and_builds_nothing(
     files: dict[str, Path], tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     told = runner_of(files["llama-tied"], tmp_path / "native", **changes).handshake
+    assert VARIANT is not None
     assert (told.held_as, told.native, told.lack) == ((), "", "")
     assert not (tmp_path / "native").exists()
 
@@ -115,7 +119,7 @@ def test_without_native_code_the_answers_are_those_of_exact_and_it_is_told_why(
     (tmp_path / "a file").write_text("")
     assert "cannot be written" in runner_of(path, tmp_path / "a file").handshake.lack
     (tmp_path / "code.so").write_bytes(b"no library")
-    monkeypatch.setattr(grids.native, "build", lambda folder: Native("built", "", tmp_path / "code.so", "avx2"))
+    monkeypatch.setattr(grids.native, "build", lambda folder: Native("built", "", tmp_path / "code.so", VARIANT))
     told = runner_of(path, native_folder).handshake
     assert told.held_as == ()
     assert told.lack.startswith(f"{tmp_path / 'code.so'} does not load: ")
@@ -129,18 +133,17 @@ def test_a_row_whose_logits_nobody_asks_for_ends_nothing_on_several_threads(
     assert answers(one, chunk=3) == answers(more, chunk=3)
 
 
+@pytest.mark.parametrize("name", ["llama-tied", "mixtral"])
 def test_all_but_attention_is_the_same_to_the_bit_in_any_batch_and_on_any_number_of_threads(
-    files: dict[str, Path], native_folder: Path
+    files: dict[str, Path], native_folder: Path, name: str
 ) -> None:
-    """Of a model whose matrices are all on the grid: a router's product is in float32, and sums as it likes."""
+    """A router's matrix is on no grid."""
 
     def attend(layer: int, q_THD: torch.Tensor, k_TGD: torch.Tensor, v_TGD: torch.Tensor) -> torch.Tensor:
         return q_THD * 0.5  # of a row alone
 
-    checkpoint, settings = (
-        open_checkpoint(files["llama-tied"]),
-        {"weights_dtype": "stored", "native_folder": native_folder},
-    )
+    checkpoint = open_checkpoint(files[name])
+    settings = {"weights_dtype": "stored", "native_folder": native_folder}
     ids, whole = torch.arange(70), []
     for threads in (1, 3):
         chosen = grids.open_grids(settings, checkpoint, device_named("cpu"), "float32", threads)

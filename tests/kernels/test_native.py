@@ -193,8 +193,11 @@ def test_a_compiler_without_end_is_ended_and_told(tmp_path: Path, monkeypatch: p
     ("machine", "features", "name"),
     [
         ("x86_64", {"sse2", "avx2", "fma", "f16c"}, "avx2"),
+        ("x86_64", {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq"}, "avx2"),
+        ("x86_64", {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"}, "avx512vnni"),
         ("x86_64", {"sse2", "avx2", "fma"}, None),
         ("aarch64", {"asimd", "avx2", "fma", "f16c"}, None),
+        ("aarch64", {"asimd", "asimddp"}, "neon"),
     ],
 )
 def test_a_variant_is_for_processors_that_have_all_it_needs(machine: str, features: set[str], name: str | None) -> None:
@@ -207,7 +210,7 @@ def test_features_are_read_as_the_kernel_lists_them(tmp_path: Path) -> None:
     (tmp_path / "proc/cpuinfo").write_text("processor\t: 0\nflags\t\t: fpu avx2 fma\n\nprocessor\t: 1\nflags\t: fpu\n")
     assert read_processor(tmp_path).features == {"fpu", "avx2", "fma"}
     assert read_processor(tmp_path / "nothing").features == frozenset()
-    assert {variant.name for variant in VARIANTS} == {"avx2"}
+    assert [variant.name for variant in VARIANTS] == ["avx512vnni", "avx2", "neon"]
 
 
 def test_the_sources_are_part_of_the_package() -> None:

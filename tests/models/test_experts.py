@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from asyncpage.models.experts import GroupedExperts, MixtureOfExperts
+from asyncpage.models.layers import Linear
 from asyncpage.models.router import Router, Routing
 
 ROWS, WIDTH, EXPERTS = 40, 12, 8
@@ -29,7 +30,7 @@ ROUTINGS = {
 
 def mixture(routing: Routing) -> MixtureOfExperts:
     experts = [lambda x_TE, weight=weight: (x_TE @ weight).tanh() for weight in MATRICES]
-    return MixtureOfExperts(Router(GATE, routing), GroupedExperts(experts), shared=lambda x_TE: x_TE * 3)
+    return MixtureOfExperts(Router(Linear(GATE), routing), GroupedExperts(experts), shared=lambda x_TE: x_TE * 3)
 
 
 def definition(row: Tensor, routing: Routing) -> Tensor:
@@ -79,7 +80,7 @@ def test_experts_without_rows_are_left_alone() -> None:
 
 def test_narrow_rows_choose_by_float32_weights() -> None:
     x_TE = numbers(ROWS, WIDTH).bfloat16()
-    weights, chosen = Router(GATE, ROUTINGS["two of eight"])(x_TE)
+    weights, chosen = Router(Linear(GATE), ROUTINGS["two of eight"])(x_TE)
     true, expected = (x_TE.float() @ GATE.T).softmax(-1).topk(2)
     assert weights.dtype == torch.float32
     assert torch.equal(chosen, expected)

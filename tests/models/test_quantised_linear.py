@@ -15,7 +15,7 @@ from gguf import GGMLQuantizationType, quants
 from torch.nn import functional
 
 from asyncpage.errors import ModelError
-from asyncpage.kernels.quantised import FILE_BYTES, QuantisedProducts, table_bytes
+from asyncpage.kernels.quantised import LAYOUTS, QuantisedProducts, table_bytes
 from asyncpage.models.parameter import Parameters
 from asyncpage.models.quantised_linear import Grids, QuantisedEmbedding, QuantisedLinear, SideBySide
 from asyncpage.models.registry import build_model, outline_model
@@ -23,6 +23,8 @@ from asyncpage.weights.checkpoint import open_checkpoint
 from asyncpage.weights.stored import Grid
 from tests.weights.blocky_models import BLOCKY
 from tests.weights.gguf_conversion import Options, write_gguf
+
+LANES = 8
 
 
 class ExactProducts:
@@ -32,7 +34,8 @@ class ExactProducts:
         self.tables: dict[int, np.ndarray] = {}
 
     def pack(self, kind: str, blocks: np.ndarray, columns: int, first: int, table: int) -> None:
-        values = quants.dequantize(blocks, GGMLQuantizationType[kind])
+        # Floats are a view of memory that the caller may take back.
+        values = quants.dequantize(blocks, GGMLQuantizationType[kind]).copy()
         assert values.shape[1] == columns
         before = self.tables.get(table, values[:0]) if first else values[:0]
         assert len(before) == first
@@ -73,7 +76,7 @@ def test_with_exact_products_it_is_the_model_of_the_dequantised_weights(name: st
             parameter.mul_(0.25)
     path = write_gguf(original, tmp_path / "model.gguf", Options(dtype=GGMLQuantizationType.Q8_0))
     checkpoint, exact = open_checkpoint(path), ExactProducts()
-    grids = Grids(checkpoint.grid, checkpoint.blocks, cast(QuantisedProducts, exact))
+    grids = Grids(checkpoint.grid, checkpoint.blocks, LANES, cast(QuantisedProducts, exact))
     plain, packed = (
         build_model(
             checkpoint.config, lambda tensor: checkpoint.tensor(tensor, torch.float32), torch.float32, "cpu", grids=one
@@ -88,7 +91,9 @@ def test_with_exact_products_it_is_the_model_of_the_dequantised_weights(name: st
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4 * np.abs(expected).max())
     assert exact.tables
     whole = outline_model(checkpoint.config, torch.float32).weight_bytes
-    held = outline_model(checkpoint.config, torch.float32, grids=Grids(checkpoint.grid, checkpoint.blocks)).weight_bytes
+    held = outline_model(
+        checkpoint.config, torch.float32, grids=Grids(checkpoint.grid, checkpoint.blocks, LANES)
+    ).weight_bytes
     assert held < whole * 0.45
     checkpoint.close()
 
@@ -121,7 +126,7 @@ class File:
         return torch.from_numpy(self.values[name])
 
     def parameters(self) -> Parameters:
-        grids = Grids(self.grid, self.blocks, cast(QuantisedProducts, ExactProducts()))
+        grids = Grids(self.grid, self.blocks, LANES, cast(QuantisedProducts, ExactProducts()))
         return Parameters(self.tensor, torch.float32, grids=grids)
 
 
@@ -157,7 +162,7 @@ def test_a_matrix_of_another_shape_than_the_config_asks_for_is_refused_by_name()
 
 def test_native_code_is_never_called_with_what_it_would_trust_and_is_not_so() -> None:
     called: list[Any] = []
-    linear = QuantisedLinear(torch.zeros(1), "Q8_0", 8, 64, lambda *given: called.append(given))
+    linear = QuantisedLinear(torch.zeros(1), "Q8_0", 8, 64, 1, lambda *given: called.append(given))
     for wrong in (torch.zeros(3, 32), torch.zeros(3, 2, 64), torch.zeros(3, 64, dtype=torch.bfloat16)):
         with pytest.raises(AssertionError, match="native code trusts what it is given"):
             linear(wrong)
@@ -165,8 +170,8 @@ def test_native_code_is_never_called_with_what_it_would_trust_and_is_not_so() ->
     file = File({"q.weight": "Q8_0"}, 11, 64)
     for rows in (10, 12):
         with pytest.raises(AssertionError, match="rows than the table has"):
-            Grids(file.grid, file.blocks, cast(QuantisedProducts, ExactProducts())).table(
-                ["q.weight"], "Q8_0", rows, 64
+            Grids(file.grid, file.blocks, LANES, cast(QuantisedProducts, ExactProducts())).table(
+                file.blocks("q.weight"), "Q8_0", rows, 64
             )
 
 
@@ -184,4 +189,4 @@ def test_a_table_takes_what_is_said() -> None:
     file = File({"q.weight": "Q4_1"}, 11, 64)
     parameters = file.parameters()
     parameters.linear(["q"], [11], 64)
-    assert parameters.taken_bytes == table_bytes("Q4_1", 11, 64) == 16 * 2 * FILE_BYTES["Q4_1"]
+    assert parameters.taken_bytes == table_bytes("Q4_1", 11, 64, LANES) == 16 * 2 * LAYOUTS["Q4_1"].file_bytes

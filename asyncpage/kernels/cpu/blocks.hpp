@@ -1,38 +1,44 @@
-// The grids of GGUF as they lie in memory here: blocks of 8 output rows by 32 columns, made from the file's blocks
-// without loss. Four columns of eight rows are one vector, so that one broadcast of four activations serves eight rows.
+// The grids of GGUF as they lie in memory here: blocks of ROWS output rows, made from the file's blocks without loss.
+// Four columns of each of the rows are one vector, so that one broadcast of four activations serves them all.
 #pragma once
-
-#include <immintrin.h>
 
 #include <cstdint>
 #include <cstring>
 
+#include "integers.hpp"
+
 namespace asyncpage {
 
-constexpr int ROWS = 8;      // of a block
-constexpr int COLUMNS = 32;  // of a block, and what one scale of the activations is for
-constexpr int VECTORS = 8;   // of four columns each
+constexpr int ROWS = LANES;  // of a block
+constexpr int COLUMNS = 32;  // what one scale of the activations is for
+constexpr int VECTORS = COLUMNS / 4;
 
-inline __m256i load(const void* at) { return _mm256_loadu_si256(static_cast<const __m256i*>(at)); }
-inline __m256 halves(const uint16_t* at) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at))); }
-inline float half(uint16_t value) { return _cvtsh_ss(value); }
+// Each kind: a block is WIDTH columns, and FILE_BYTES in the file. `vector` gives numbers as `dot` takes them, up to
+// LEVELS, of which CENTRE stands for zero. Every `sub`, 32 columns, has PARTS parts, each with its `scale`: a weight is
+// scale * (number - CENTRE), and `offset` more where the kind HAS_OFFSET. `put` takes one row from the file, `read`
+// gives one as the file means it.
 
 // What kinds share. Four bits: low ones of byte 4 j + c in vector v are column 4 v + c of row j, high ones column
-// 16 + 4 v + c, as the file has them.
+// 16 + 4 v + c.
 struct Nibbles {
     uint8_t low[ROWS * COLUMNS / 2];
 
     template <int v>
-    __m256i four() const {
-        const __m256i raw = load(low + 32 * (v & 3));
-        return _mm256_and_si256(v < 4 ? raw : _mm256_srli_epi16(raw, 4), _mm256_set1_epi8(15));
+    Bytes four() const {
+        const Bytes raw = load_bytes(low + 4 * ROWS * (v & 3));
+        return masked(v < 4 ? raw : shifted<-4>(raw), 15);
     }
     void put_low(const uint8_t* from, int row) {
-        for (int v = 0; v < 4; ++v) std::memcpy(low + 32 * v + 4 * row, from + 4 * v, 4);
+        for (int v = 0; v < 4; ++v) std::memcpy(low + 4 * (ROWS * v + row), from + 4 * v, 4);
     }
-    int low_at(int row, int column) const {
-        const int byte = low[32 * (column >> 2 & 3) + 4 * row + (column & 3)];
-        return column < 16 ? byte & 15 : byte >> 4;
+    void read_low(int row, uint8_t* to) const {
+        for (int v = 0; v < 4; ++v) {
+            for (int c = 0; c < 4; ++c) {
+                const uint8_t both = low[4 * (ROWS * v + row) + c];
+                to[4 * v + c] = both & 15;
+                to[16 + 4 * v + c] = both >> 4;
+            }
+        }
     }
 };
 
@@ -41,11 +47,7 @@ struct Fifths {
     uint8_t high[ROWS * 4];
 
     template <int v>
-    __m256i fifth() const {
-        const __m256i raw = load(high);
-        const __m256i moved = v < 4 ? _mm256_slli_epi16(raw, v < 4 ? 4 - v : 0) : _mm256_srli_epi16(raw, v < 4 ? 0 : v - 4);
-        return _mm256_and_si256(moved, _mm256_set1_epi8(16));
-    }
+    Bytes fifth() const { return masked(shifted<4 - v>(load_bytes(high)), 16); }
     void put_high(uint32_t bits, int row) {
         for (int c = 0; c < 4; ++c) {
             uint8_t byte = 0;
@@ -53,7 +55,9 @@ struct Fifths {
             high[4 * row + c] = byte;
         }
     }
-    int high_at(int row, int column) const { return (high[4 * row + (column & 3)] >> (column >> 2) & 1) << 4; }
+    void add_high(int row, uint8_t* to) const {
+        for (int i = 0; i < COLUMNS; ++i) to[i] |= static_cast<uint8_t>((high[4 * row + (i & 3)] >> (i >> 2) & 1) << 4);
+    }
 };
 
 inline uint32_t word(const uint8_t* from) {
@@ -62,81 +66,104 @@ inline uint32_t word(const uint8_t* from) {
     return bits;
 }
 
-// Each kind: FILE_BYTES of the file's block; LEVELS, the greatest grid value where these are unsigned (the sum of how
-// many products fits 16 bits follows from it), 0 where they are signed bytes; `vector<v>()`, `scale()`, `offset()`: a
-// weight is scale * value + offset; `put` takes one row from the file; `value` gives one weight as the file means it.
-struct Q4_0 : Nibbles {
-    static constexpr int FILE_BYTES = 18, LEVELS = 15;
-    uint16_t d[ROWS];
-    template <int v> __m256i vector() const { return four<v>(); }
-    __m256 scale() const { return halves(d); }
-    __m256 offset() const { return _mm256_mul_ps(halves(d), _mm256_set1_ps(-8)); }
-    void put(const uint8_t* from, int row) { std::memcpy(d + row, from, 2); put_low(from + 2, row); }
-    float value(int row, int column) const { return half(d[row]) * static_cast<float>(low_at(row, column) - 8); }
+// A scale for every 32 columns.
+template <int levels, int centre, bool has_offset, int file_bytes>
+struct Plain {
+    static constexpr int WIDTH = COLUMNS, PARTS = 1, LEVELS = levels, CENTRE = centre, FILE_BYTES = file_bytes;
+    static constexpr bool HAS_OFFSET = has_offset;
 };
 
-struct Q4_1 : Nibbles {
-    static constexpr int FILE_BYTES = 20, LEVELS = 15;
+struct Q4_0 : Plain<15, 8, false, 18>, Nibbles {
+    uint16_t d[ROWS];
+    template <int v> Bytes vector(int) const { return four<v>(); }
+    Floats scale(int, int) const { return load_half(d); }
+    void put(const uint8_t* from, int row) {
+        std::memcpy(d + row, from, 2);
+        put_low(from + 2, row);
+    }
+    void read(int row, float* to) const {
+        uint8_t level[COLUMNS];
+        read_low(row, level);
+        for (int i = 0; i < COLUMNS; ++i) to[i] = half(d[row]) * static_cast<float>(level[i] - 8);
+    }
+};
+
+struct Q4_1 : Plain<15, 0, true, 20>, Nibbles {
     uint16_t d[ROWS], m[ROWS];
-    template <int v> __m256i vector() const { return four<v>(); }
-    __m256 scale() const { return halves(d); }
-    __m256 offset() const { return halves(m); }
+    template <int v> Bytes vector(int) const { return four<v>(); }
+    Floats scale(int, int) const { return load_half(d); }
+    Floats offset(int) const { return load_half(m); }
     void put(const uint8_t* from, int row) {
         std::memcpy(d + row, from, 2);
         std::memcpy(m + row, from + 2, 2);
         put_low(from + 4, row);
     }
-    float value(int row, int column) const {
-        return half(d[row]) * static_cast<float>(low_at(row, column)) + half(m[row]);
+    void read(int row, float* to) const {
+        uint8_t level[COLUMNS];
+        read_low(row, level);
+        for (int i = 0; i < COLUMNS; ++i) to[i] = half(d[row]) * static_cast<float>(level[i]) + half(m[row]);
     }
 };
 
-struct Q5_0 : Nibbles, Fifths {
-    static constexpr int FILE_BYTES = 22, LEVELS = 31;
+struct Q5_0 : Plain<31, 16, false, 22>, Nibbles, Fifths {
     uint16_t d[ROWS];
-    template <int v> __m256i vector() const { return _mm256_or_si256(four<v>(), fifth<v>()); }
-    __m256 scale() const { return halves(d); }
-    __m256 offset() const { return _mm256_mul_ps(halves(d), _mm256_set1_ps(-16)); }
+    template <int v> Bytes vector(int) const { return joined(four<v>(), fifth<v>()); }
+    Floats scale(int, int) const { return load_half(d); }
     void put(const uint8_t* from, int row) {
         std::memcpy(d + row, from, 2);
         put_high(word(from + 2), row);
         put_low(from + 6, row);
     }
-    float value(int row, int column) const {
-        return half(d[row]) * static_cast<float>(low_at(row, column) + high_at(row, column) - 16);
+    void read(int row, float* to) const {
+        uint8_t level[COLUMNS];
+        read_low(row, level);
+        add_high(row, level);
+        for (int i = 0; i < COLUMNS; ++i) to[i] = half(d[row]) * static_cast<float>(level[i] - 16);
     }
 };
 
-struct Q5_1 : Nibbles, Fifths {
-    static constexpr int FILE_BYTES = 24, LEVELS = 31;
+struct Q5_1 : Plain<31, 0, true, 24>, Nibbles, Fifths {
     uint16_t d[ROWS], m[ROWS];
-    template <int v> __m256i vector() const { return _mm256_or_si256(four<v>(), fifth<v>()); }
-    __m256 scale() const { return halves(d); }
-    __m256 offset() const { return halves(m); }
+    template <int v> Bytes vector(int) const { return joined(four<v>(), fifth<v>()); }
+    Floats scale(int, int) const { return load_half(d); }
+    Floats offset(int) const { return load_half(m); }
     void put(const uint8_t* from, int row) {
         std::memcpy(d + row, from, 2);
         std::memcpy(m + row, from + 2, 2);
         put_high(word(from + 4), row);
         put_low(from + 8, row);
     }
-    float value(int row, int column) const {
-        return half(d[row]) * static_cast<float>(low_at(row, column) + high_at(row, column)) + half(m[row]);
+    void read(int row, float* to) const {
+        uint8_t level[COLUMNS];
+        read_low(row, level);
+        add_high(row, level);
+        for (int i = 0; i < COLUMNS; ++i) to[i] = half(d[row]) * static_cast<float>(level[i]) + half(m[row]);
     }
 };
 
-struct Q8_0 {
-    static constexpr int FILE_BYTES = 34, LEVELS = 0;
-    int8_t q[ROWS * COLUMNS];
+struct Q8_0 : Plain<SIGNED_LEVELS, SIGNED_CENTRE, false, 34> {
+    uint8_t q[ROWS * COLUMNS];  // modulo 256, with SIGNED_CENTRE for zero
     uint16_t d[ROWS];
-    template <int v> __m256i vector() const { return load(q + 32 * v); }
-    __m256 scale() const { return halves(d); }
+    template <int v> Bytes vector(int) const { return load_bytes(q + 4 * ROWS * v); }
+    Floats scale(int, int) const { return load_half(d); }
     void put(const uint8_t* from, int row) {
         std::memcpy(d + row, from, 2);
-        for (int v = 0; v < VECTORS; ++v) std::memcpy(q + 32 * v + 4 * row, from + 2 + 4 * v, 4);
+        for (int i = 0; i < COLUMNS; ++i) q[place(i, row)] = static_cast<uint8_t>(from[2 + i] + SIGNED_CENTRE);
     }
-    float value(int row, int column) const {
-        return half(d[row]) * static_cast<float>(q[32 * (column >> 2) + 4 * row + (column & 3)]);
+    void read(int row, float* to) const {
+        for (int i = 0; i < COLUMNS; ++i) {
+            to[i] = half(d[row]) * static_cast<float>(static_cast<int8_t>(q[place(i, row)] - SIGNED_CENTRE));
+        }
     }
+    static int place(int column, int row) { return 4 * (ROWS * (column >> 2) + row) + (column & 3); }
+};
+
+// A column of numbers that are on no grid.
+struct F32 {
+    static constexpr int WIDTH = 1, FILE_BYTES = 4;
+    float w[ROWS];
+    void put(const uint8_t* from, int row) { std::memcpy(w + row, from, 4); }
+    void read(int row, float* to) const { *to = w[row]; }
 };
 
 }  // namespace asyncpage

@@ -2,11 +2,9 @@
 //
 // The caller never waits for a helper that has not begun: it takes pieces itself until none is left, and then waits for
 // those that others hold. So a helper that is asleep, or whose core somebody else uses, costs nothing but its help.
-// A helper looks for work for SPIN_US after the last, giving way to whoever wants its core, and then sleeps: products of
-// one step follow one another within that time, steps of a server that idles do not.
+// A helper looks for work for SPIN_US after the last, giving way to whoever wants its core, and then sleeps: products
+// of one step follow one another within that time, steps of a server that idles do not.
 #pragma once
-
-#include <immintrin.h>
 
 #include <atomic>
 #include <chrono>
@@ -20,6 +18,15 @@ namespace asyncpage {
 
 constexpr int64_t SPIN_US = 150;
 constexpr int MOST_HELPERS = 255;
+
+// Tells the processor that this thread only looks again and again.
+inline void relax() {
+#if defined(__aarch64__)
+    asm volatile("yield");
+#else
+    __builtin_ia32_pause();
+#endif
+}
 
 class Pool {
   public:
@@ -47,7 +54,7 @@ class Pool {
         }
         take();
         for (int turn = 0; done_.load(std::memory_order_acquire) != pieces; ++turn) {
-            if (turn < 2000) _mm_pause(); else std::this_thread::yield();
+            if (turn < 2000) relax(); else std::this_thread::yield();
         }
     }
 
@@ -71,7 +78,7 @@ class Pool {
             const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(SPIN_US);
             bool found = false;
             while (!found && std::chrono::steady_clock::now() < until) {
-                for (int turn = 0; turn < 40 && !(found = wanted(number)); ++turn) _mm_pause();
+                for (int turn = 0; turn < 40 && !(found = wanted(number)); ++turn) relax();
                 if (!found) std::this_thread::yield();
             }
             if (!found) {
