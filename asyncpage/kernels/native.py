@@ -122,7 +122,7 @@ def _recipe(
     if variant is None:
         return Native(
             "none",
-            f"there is none for this processor ({processor.machine}); it needs AVX2, FMA and F16C, or ARM's dot product",
+            f"there is none for this processor ({processor.machine}), which needs AVX2 and F16C, or NEON's dot products",
         )
     compiler = _compiler(environment)
     if compiler is None:
