@@ -120,10 +120,8 @@ def _recipe(
     processor = read_processor()
     variant = variant or choose_variant(processor)
     if variant is None:
-        return Native(
-            "none",
-            f"there is none for this processor ({processor.machine}), which needs AVX2 and F16C, or NEON's dot products",
-        )
+        needed = "it needs AVX2, FMA and F16C, or NEON with dot products"
+        return Native("none", f"there is none for this processor ({processor.machine}); {needed}")
     compiler = _compiler(environment)
     if compiler is None:
         named = environment.get("CXX")

@@ -34,6 +34,9 @@ LAYOUTS: Mapping[str, Layout] = {
     "Q5_0": Layout(32, 22, 22),
     "Q5_1": Layout(32, 24, 24),
     "Q8_0": Layout(32, 34, 34),
+    "Q4_K": Layout(256, 144, 148),
+    "Q5_K": Layout(256, 176, 180),
+    "Q6_K": Layout(256, 210, 210),
     "F32": Layout(1, 4, 4),
 }
 """Of the kinds of matrices that there are products for, in the order of linear.cpp; by GGUF's names."""

@@ -136,15 +136,14 @@ class File:
         (("Q4_1", "Q4_1", "Q4_1"), 1),
         (("Q4_1", "Q4_1", "Q8_0"), 2),  # as many files have a better value projection
         (("Q8_0", None, "Q8_0"), 3),
-        (("Q6_K", "Q4_0", "Q4_0"), 2),
+        (("F16", "Q4_0", "Q4_0"), 2),
         ((None, None, None), 1),
     ],
     ids=str,
 )
 def test_matrices_of_several_kinds_keep_their_order_and_their_biases(kinds: tuple[str, ...], parts: int) -> None:
     stems = ["q", "k", "v"]
-    held = [None if kind == "Q6_K" else kind for kind in kinds]  # there are no products for it: it is dequantised
-    file = File({f"{stem}.weight": kind for stem, kind in zip(stems, held, strict=True)}, 11, 64)
+    file = File({f"{stem}.weight": kind for stem, kind in zip(stems, kinds, strict=True)}, 11, 64)
     linear = file.parameters().linear(stems, [11, 11, 11], 64, is_biased=True)
     assert (len(linear.parts) if isinstance(linear, SideBySide) else 1) == parts
     x = torch.randn(5, 64, generator=torch.Generator().manual_seed(1))

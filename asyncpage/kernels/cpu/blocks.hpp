@@ -31,6 +31,12 @@ struct Nibbles {
     void put_low(const uint8_t* from, int row) {
         for (int v = 0; v < 4; ++v) std::memcpy(low + 4 * (ROWS * v + row), from + 4 * v, 4);
     }
+    // The same of a byte for each column.
+    void put_levels(const uint8_t* level, int row) {
+        uint8_t both[COLUMNS / 2];
+        for (int i = 0; i < COLUMNS / 2; ++i) both[i] = static_cast<uint8_t>(level[i] | level[i + COLUMNS / 2] << 4);
+        put_low(both, row);
+    }
     void read_low(int row, uint8_t* to) const {
         for (int v = 0; v < 4; ++v) {
             for (int c = 0; c < 4; ++c) {

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <type_traits>
 
+#include "kblocks.hpp"
 #include "linear.hpp"
 #include "pool.hpp"
 #include "product.hpp"
@@ -154,7 +155,10 @@ constexpr Kind kind() {
 }
 
 // In the order of LAYOUTS in quantised.py.
-const Kind KINDS[] = {kind<Q4_0>(), kind<Q4_1>(), kind<Q5_0>(), kind<Q5_1>(), kind<Q8_0>(), kind<F32>()};
+const Kind KINDS[] = {
+    kind<Q4_0>(), kind<Q4_1>(), kind<Q5_0>(), kind<Q5_1>(), kind<Q8_0>(),
+    kind<Q4_K>(), kind<Q5_K>(), kind<Q6_K>(), kind<F32>(),
+};
 
 // Activations of the job under way, kept between calls.
 struct Scratch {
