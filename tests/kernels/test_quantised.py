@@ -12,6 +12,7 @@ import torch
 
 from asyncpage.kernels.native import Native
 from asyncpage.kernels.quantised import FLOATS, LAYOUTS, QuantisedProducts, table_bytes
+from tests.kernels.blocks import product, random_blocks, rows_like, values_of
 
 KINDS = tuple(LAYOUTS)
 
@@ -28,7 +29,7 @@ class Table:
     data: torch.Tensor
 
     def values(self) -> np.ndarray:
-        return gguf.quants.dequantize(self.blocks, gguf.GGMLQuantizationType[self.kind])
+        return values_of(self.kind, self.blocks)
 
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.full((len(x), self.rows), 777.0)
@@ -48,16 +49,7 @@ class Table:
 
 
 def make(library: Native, kind: str, rows: int, columns: int, *, threads: int = 1, seed: int = 0) -> Table:
-    dice = np.random.default_rng(seed)
-    quant = gguf.GGMLQuantizationType[kind]
-    elements, size = gguf.GGML_QUANT_SIZES[quant]
-    raw = dice.integers(0, 256, (rows, columns // elements, size), dtype=np.uint8)
-    for place, parts in HALVES[kind]:
-        scales = dice.normal(size=(*raw.shape[:2], parts)).astype(np.float16)
-        raw[:, :, place : place + 2 * parts] = scales.view(np.uint8)
-    if kind == FLOATS:
-        raw = dice.normal(size=(rows, columns)).astype(np.float32).view(np.uint8)
-    blocks = raw.reshape(rows, -1)
+    blocks = random_blocks(kind, rows, columns, seed)
     assert library.path is not None
     assert library.variant is not None
     products = QuantisedProducts(library.path, threads)
@@ -70,39 +62,8 @@ def make(library: Native, kind: str, rows: int, columns: int, *, threads: int = 
     return Table(kind, rows, columns, products, blocks, data)
 
 
-HALVES = {
-    "Q4_0": ((0, 1),), "Q4_1": ((0, 2),), "Q5_0": ((0, 1),), "Q5_1": ((0, 2),), "Q8_0": ((0, 1),),
-    "Q4_K": ((0, 2),), "Q5_K": ((0, 2),), "Q6_K": ((208, 1),), "F32": (),
-}  # fmt: skip
-"""Where the half-precision numbers of a file's block lie, and how many."""
-
-
-def rounded(x: torch.Tensor) -> np.ndarray:
-    """Activations as the product sees them: to 127ths of the greatest of each 32."""
-    blocks = x.double().numpy().reshape(len(x), -1, 32)
-    greatest = np.abs(x.numpy().reshape(blocks.shape)).max(axis=2, keepdims=True)
-    factor = (np.float32(127.0) / greatest).astype(np.float32)
-    scale = (greatest / np.float32(127.0)).astype(np.float64)
-    steps = np.rint(x.numpy().reshape(blocks.shape) * factor)
-    return (steps.astype(np.float64) * scale).reshape(len(x), -1)
-
-
-def expected(table: Table, x: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """The product in float64, and the sum of its terms' magnitudes."""
-    a = x.double().numpy() if table.kind == FLOATS else rounded(x)
-    w = table.values().astype(np.float64)
-    return a @ w.T, np.abs(a) @ np.abs(w).T
-
-
-def rows_like(count: int, columns: int, seed: int = 1) -> torch.Tensor:
-    """With scales from one block to the next as far apart as real ones'."""
-    dice = np.random.default_rng(seed)
-    scales = np.exp(dice.normal(size=(count, columns // 32, 1)) * 3)
-    return torch.from_numpy((dice.normal(size=(count, columns // 32, 32)) * scales).reshape(count, -1).astype("f4"))
-
-
 def check(table: Table, x: torch.Tensor) -> None:
-    wanted, size = expected(table, x)
+    wanted, size = product(table.kind, table.blocks, x)
     np.testing.assert_array_less(np.abs(table.multiply(x).double().numpy() - wanted), 3e-6 * size + 1e-30)
 
 
