@@ -14,6 +14,8 @@ using Ints = __m512i;
 
 // What is added to signed bytes so that `dot` can have them, and the greatest level that they then have.
 constexpr int SIGNED_CENTRE = 128, SIGNED_LEVELS = 255;
+// Rows of the widest tile of a product. Of 8, 12 and 16, 64 rows by 576 x 1536 of Q4_1 took 317, 296 and 282 us.
+constexpr int WIDEST = 16;
 
 inline Bytes load_bytes(const void* at) { return _mm512_loadu_si512(at); }
 inline Ints zeros() { return _mm512_setzero_si512(); }
@@ -56,6 +58,8 @@ using Ints = __m256i;
 
 // Signed bytes have no levels: 0.
 constexpr int SIGNED_CENTRE = 0, SIGNED_LEVELS = 0;
+// Rows of the widest tile of a product. Of 4 and 8, 64 rows by 576 x 1536 of Q4_1 took 741 and 684 us.
+constexpr int WIDEST = 8;
 
 inline Bytes load_bytes(const void* at) { return _mm256_loadu_si256(static_cast<const __m256i*>(at)); }
 inline Ints zeros() { return _mm256_setzero_si256(); }
@@ -123,6 +127,8 @@ using Ints = int32x4_t;
 
 // Signed bytes have no levels: 0.
 constexpr int SIGNED_CENTRE = 0, SIGNED_LEVELS = 0;
+// Rows of the widest tile of a product: sums and totals of eight are half of the registers.
+constexpr int WIDEST = 8;
 
 inline Bytes load_bytes(const void* at) { return vld1q_s8(static_cast<const int8_t*>(at)); }
 inline Ints zeros() { return vdupq_n_s32(0); }

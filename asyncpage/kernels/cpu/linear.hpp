@@ -70,6 +70,16 @@ inline void round_row(const float* x, int64_t blocks, Tile tile, int width, int 
     }
 }
 
+// How many bytes of a table are asked of memory ahead of their use. With AVX-512 on an Emerald Rapids, 576 x 1536 of
+// Q4_1 from memory took 39, 59 and 70 us for 1, 4 and 8 rows without, 34, 46 and 53 with 1280, 35, 44 and 46 with 2560,
+// and 37, 47 and 45 with 4096.
+constexpr int AHEAD = 2560;
+
+// Asks for as many bytes as a step of a product reads.
+inline void fetch_ahead(const void* at, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(at) + AHEAD + i);
+}
+
 // Adds the products of vectors `first + v` to the totals of a tile's rows.
 template <class Block, int width, int first, int... v>
 inline void add_products(const Block& block, int sub, const int8_t* q, Ints* totals, std::integer_sequence<int, v...>) {
@@ -120,6 +130,8 @@ inline void multiply_tile(const Block* table, int64_t count, Tile tile, Floats* 
 #pragma GCC unroll 8
             for (int g = 0; g < groups; ++g) {
                 const Block& block = table[g * count + b];
+                constexpr size_t step = sizeof(Block) / (Block::WIDTH / COLUMNS);
+                fetch_ahead(reinterpret_cast<const char*>(&block) + step * static_cast<size_t>(sub), step);
                 multiply_part<Block, width, 0>(block, sub, q, s, out + g * width);
                 if constexpr (Block::PARTS == 2) multiply_part<Block, width, 1>(block, sub, q, s, out + g * width);
             }
@@ -134,7 +146,9 @@ inline void multiply_floats(const F32* table, int64_t count, const float* x, int
     for (int64_t b = 0; b < count; ++b) {
 #pragma GCC unroll 8
         for (int g = 0; g < groups; ++g) {
-            const Floats w = load(table[g * count + b].w);
+            const F32& column = table[g * count + b];
+            fetch_ahead(&column, sizeof(F32));
+            const Floats w = load(column.w);
 #pragma GCC unroll 16
             for (int m = 0; m < width; ++m) out[g * width + m] = fused(w, all(x[m * x_stride + b]), out[g * width + m]);
         }
