@@ -108,8 +108,8 @@ class _Attention:
             query=self._query(at),
             down=linear([f"{at}kv_a_proj_with_mqa"], [sizes.row], self._hidden, is_biased=self._is_biased),
             norm=self._norm(f"{at}kv_a_layernorm", sizes.latent),
-            key_up=up_HXL[:, : sizes.nope],
-            value_up=up_HXL[:, sizes.nope :].transpose(1, 2),
+            key_up=self._parameters.head_linear(up_HXL[:, : sizes.nope]),
+            value_up=self._parameters.head_linear(up_HXL[:, sizes.nope :].transpose(1, 2)),
             output=linear([f"{at}o_proj"], [self._hidden], sizes.heads * sizes.value, is_biased=self._is_biased),
         )
 

@@ -50,8 +50,8 @@ class LatentSizes:
 class LatentAttention:
     """The layer with index `layer`. `rope`: which of the decoder's ropes turns; pairs of items lie side by side.
 
-    `query`: E items to `heads * (nope + rope)`. `down`: E items to `latent + rope`. `key_up` [heads, nope, latent] and
-    `value_up` [heads, latent, value] are what is absorbed.
+    `query`: E items to `heads * (nope + rope)`. `down`: E items to `latent + rope`. What is absorbed are maps of each
+    head by itself: `key_up` from `nope` items to `latent`, `value_up` from `latent` to `value`.
     """
 
     layer: int
@@ -60,8 +60,8 @@ class LatentAttention:
     query: RowMap
     down: RowMap
     norm: RowMap
-    key_up: Tensor
-    value_up: Tensor
+    key_up: RowMap
+    value_up: RowMap
     output: RowMap
     rope: int = 0
 
@@ -73,11 +73,10 @@ class LatentAttention:
         sizes, tokens = self.sizes, len(x_TE)
         query_THQ = self.query(x_TE).view(tokens, sizes.heads, sizes.query)
         turned_THR = turn(from_pairs(query_THQ[..., sizes.nope :]), angles[self.rope])
-        absorbed_THL = torch.bmm(query_THQ[..., : sizes.nope].transpose(0, 1), self.key_up).transpose(0, 1)
+        absorbed_THL = self.key_up(query_THQ[..., : sizes.nope])
         q_THD = torch.cat((absorbed_THL, turned_THR), -1)
         raw_TGD = self.down(x_TE)[:, None]
         key_TGR = turn(from_pairs(raw_TGD[..., sizes.latent :]), angles[self.rope])
         row_TGD = torch.cat((self.norm(raw_TGD[..., : sizes.latent]), key_TGR), -1)
         out_THL = attend(self.layer, q_THD, row_TGD, row_TGD[..., : sizes.latent])
-        out_THV = torch.bmm(out_THL.transpose(0, 1), self.value_up).transpose(0, 1)
-        return self.output(out_THV.reshape(tokens, -1))
+        return self.output(self.value_up(out_THL).reshape(tokens, -1))

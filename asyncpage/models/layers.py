@@ -155,6 +155,16 @@ class WidenedLinear:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class HeadLinear:
+    """A linear map for each head: rows [T, heads, in] to [T, heads, out]. `weight` [heads, in, out]."""
+
+    weight: Tensor
+
+    def __call__(self, x_THI: Tensor) -> Tensor:
+        return torch.bmm(x_THI.transpose(0, 1), self.weight).transpose(0, 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class NarrowLinear:
     """Two linear maps as one of a low rank, with a norm between them."""
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from asyncpage.errors import ModelError
 from asyncpage.kernels.quantised import FLOATS
 from asyncpage.models.experts import AllHere, ExpertHost
-from asyncpage.models.layers import Embedding, Linear, RowMap, TokenRows, WidenedLinear
-from asyncpage.models.quantised_linear import Grids, QuantisedLinear, QuantisedTable, SideBySide
+from asyncpage.models.layers import Embedding, HeadLinear, Linear, RowMap, TokenRows, WidenedLinear
+from asyncpage.models.quantised_linear import Grids, HeadBesideHead, QuantisedLinear, QuantisedTable, SideBySide
 
 TakeTensor = Callable[[str], Tensor]
 """tensor(name) -> the tensor, in any float dtype; `KeyError` or `ModelError` when there is none."""
@@ -107,6 +107,16 @@ class Parameters:
             return Linear(self.take(name, rows, columns).float())
         return self._on_grids(self._grids, [name], [rows], columns, None)
 
+    def head_linear(self, weight_HIO: Tensor) -> RowMap:
+        """The map of each head, from [T, heads, in] to [T, heads, out], of a tensor that was taken."""
+        if self._grids is None or self._tensor is None:
+            return HeadLinear(weight_HIO)
+        return HeadBesideHead([self._floats(self._grids, weight_IO.t()) for weight_IO in weight_HIO])
+
+    def _floats(self, grids: Grids, weight_OI: Tensor) -> QuantisedLinear:
+        rows, columns = weight_OI.shape
+        return grids.table([_bytes(weight_OI)], FLOATS, rows, columns).linear(None)
+
     def _on_grids(
         self, grids: Grids, names: Sequence[str], rows: Sequence[int], columns: int, bias: Tensor | None
     ) -> RowMap:
@@ -153,7 +163,7 @@ class Parameters:
     ) -> Iterator[Any]:
         for name, count in zip(names, rows, strict=True):
             if kind == FLOATS:
-                yield self._find(name, (count, columns), self.dtype).float().contiguous().numpy().view(np.uint8)
+                yield _bytes(self._find(name, (count, columns), self.dtype))
             else:
                 yield from grids.blocks(name)
 
@@ -193,3 +203,8 @@ class Parameters:
         # One number seen everywhere. The device called "meta" is for this, but its first sum imports for seconds.
         zeros = torch.zeros((), dtype=dtype).expand(shape)
         return zeros if self._label is None else self._label(names, zeros)
+
+
+def _bytes(matrix: Tensor) -> Any:
+    """Its rows in float32, uint8 [rows, bytes of a row]."""
+    return matrix.float().contiguous().numpy().view(np.uint8)

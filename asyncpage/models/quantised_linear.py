@@ -101,19 +101,15 @@ class QuantisedLinear:
     def held(self) -> HeldAs:
         return HeldAs(self.kind, self.size)
 
-    def __call__(self, x_TI: Tensor) -> Tensor:
+    def __call__(self, x_TI: Tensor, out_TO: Tensor | None = None) -> Tensor:
+        """`out_TO`: where it is to be put, rows that may lie apart; by default a new tensor."""
         if self.multiply is None:
             return functional.linear(x_TI, self.weight, self.bias)
-        out_TO = torch.empty(len(x_TI), self.rows)
-        self.write(x_TI, out_TO)
-        return out_TO
-
-    def write(self, x_TI: Tensor, out_TO: Tensor) -> None:
-        """Put what it makes of `x_TI` into `out_TO`, whose rows lie anywhere."""
+        if out_TO is None:
+            out_TO = torch.empty(len(x_TI), self.rows)
         for given, width in ((x_TI, self.columns), (out_TO, self.rows)):
             assert given.dtype == torch.float32, "native code trusts what it is given"
             assert given.shape == (len(x_TI), width), "native code trusts what it is given"
-        assert self.multiply is not None
         assert out_TO.stride(1) == 1 or self.rows == 1, "native code trusts what it is given"
         x_TI = x_TI if x_TI.stride(1) == 1 else x_TI.contiguous()
         self.multiply(
@@ -127,8 +123,7 @@ class QuantisedLinear:
             x_TI.stride(0),
             out_TO.stride(0),
         )
-        if self.bias is not None:
-            out_TO.add_(self.bias)
+        return out_TO if self.bias is None else out_TO.add_(self.bias)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,5 +179,18 @@ class SideBySide:
         widths = [part.rows for part in self.parts]
         out_TO = torch.empty(len(x_TI), sum(widths))
         for part, part_TO in zip(self.parts, torch.split(out_TO, widths, dim=-1), strict=True):
-            part.write(x_TI, part_TO)
+            part(x_TI, part_TO)
         return out_TO
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeadBesideHead:
+    """A linear map for each head: rows [T, heads, in] to [T, heads, out]."""
+
+    heads: Sequence[QuantisedLinear]
+
+    def __call__(self, x_THI: Tensor) -> Tensor:
+        out_THO = torch.empty(len(x_THI), len(self.heads), self.heads[0].rows)
+        for head, linear in enumerate(self.heads):
+            linear(x_THI[:, head], out_THO[:, head])
+        return out_THO
