@@ -10,7 +10,7 @@ spoils no other row.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,9 +19,8 @@ from torch.nn import functional
 
 from asyncpage.kernels.quantised import GRIDS, QuantisedProducts, table_bytes
 from asyncpage.models.probe import HeldAs
+from asyncpage.models.table_memory import TableMemory
 from asyncpage.weights.stored import Grid
-
-_ALIGNMENT = 64  # bytes: a vector never lies across two lines of the cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,13 +28,14 @@ class Grids:
     """Where weights on a grid come from. `grid(name)`: how the file has a matrix, None for no grid at all.
 
     `blocks(name)`: its rows' blocks, some at a time. `lanes`: how many rows of a table lie together. `products`: the
-    native code; None for a model without values.
+    native code; None for a model without values. `memory`: where tables lie.
     """
 
     grid: Callable[[str], Grid | None]
     blocks: Callable[[str], Iterator[Any]]
     lanes: int
     products: QuantisedProducts | None = None
+    memory: TableMemory = field(default_factory=TableMemory)
 
     def find(self, name: str) -> Grid | None:
         """The grid of a matrix that there are products for."""
@@ -50,9 +50,7 @@ class Grids:
         """A matrix of `rows` rows, of their blocks: uint8 [some rows, bytes of a row] at a time, in order."""
         assert self.products is not None
         size = self.table_bytes(kind, rows, columns)
-        whole = torch.zeros(size + _ALIGNMENT, dtype=torch.uint8)
-        start = -whole.data_ptr() % _ALIGNMENT
-        data, first = whole[start : start + size], 0
+        data, first = self.memory.take(size), 0
         for blocks in pieces:
             assert first + len(blocks) <= rows, "more rows than the table has"
             self.products.pack(kind, blocks, columns, first, data.data_ptr())
