@@ -51,7 +51,13 @@ VARIANTS = (
         tuple(f"-m{name}" for name in (*_AVX2, *_AVX512)),
     ),
     Variant("avx2", 8, _X86, frozenset(_AVX2), tuple(f"-m{name}" for name in _AVX2)),
-    Variant("neon", 4, _ARM, frozenset({"asimddp"}), ("-march=armv8.2-a+dotprod+fp16",)),
+    Variant(
+        "neon",
+        4,
+        _ARM,
+        frozenset({"asimd", "atomics", "fphp", "asimdhp", "asimddp"}),  # all that these flags let a compiler use
+        ("-march=armv8.2-a+dotprod+fp16",),
+    ),
 )
 """The best first."""
 

@@ -197,7 +197,8 @@ def test_a_compiler_without_end_is_ended_and_told(tmp_path: Path, monkeypatch: p
         ("x86_64", {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"}, "avx512vnni"),
         ("x86_64", {"sse2", "avx2", "fma"}, None),
         ("aarch64", {"asimd", "avx2", "fma", "f16c"}, None),
-        ("aarch64", {"asimd", "asimddp"}, "neon"),
+        ("aarch64", {"fp", "asimd", "atomics", "fphp", "asimdhp", "asimddp", "sve"}, "neon"),
+        ("aarch64", {"fp", "asimd", "atomics", "fphp", "asimdhp"}, None),
     ],
 )
 def test_a_variant_is_for_processors_that_have_all_it_needs(machine: str, features: set[str], name: str | None) -> None:

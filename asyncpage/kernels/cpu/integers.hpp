@@ -43,8 +43,6 @@ inline Floats load_small(const int8_t* at) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at))));
 }
 inline float half(uint16_t value) { return _cvtsh_ss(value); }
-// Keeps a value in a register: compilers would rather hoist loads until sums are spilled.
-inline void pin(Ints& value) { asm volatile("" : "+v"(value)); }
 
 // total += products of four unsigned levels up to `levels` and four signed bytes. `place`: how many came before of the
 // `last` + 1 that are added; `open` is carried from one to the next.
@@ -158,8 +156,6 @@ inline Floats load_small(const int8_t* at) {
     return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(bytes))));
 }
 inline float half(uint16_t value) { return vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(value))), 0); }
-// Keeps a value in a register: compilers would rather hoist loads until sums are spilled.
-inline void pin(Ints& value) { asm volatile("" : "+w"(value)); }
 
 // total += products of four levels, or of four signed bytes, and four signed bytes.
 template <int levels, int place, int last>
