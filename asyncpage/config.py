@@ -49,15 +49,13 @@ class EngineConfig:
     weights_dtype: str = setting(
         "auto",
         "type in which weights are held, and widened as they are used; auto is dtype. For a model that does not fit a "
-        "CPU's memory in float32: half of it, and steps that take up to twice as long. stored: a CPU multiplies by the "
-        "quantised ones of a GGUF file as they are, with activations in 8 bits: a fraction of the memory and time, for "
-        "answers that may differ with what else is in a step",
-        choices=("auto", "float32", "bfloat16", "float16", "stored"),
+        "CPU's memory in float32: half of it, and steps that take up to twice as long",
+        choices=("auto", "float32", "bfloat16", "float16"),
     )
     exact: bool = setting(
         False,
-        "float32 throughout, on every device, and any setting of another type is refused: to compare numbers with "
-        "other engines",
+        "float32 throughout: quantised weights are dequantised, where a CPU else multiplies by them as they are, with "
+        "activations in 8 bits; to compare numbers with other engines, at several times the memory and time",
     )
     kv_cache_dtype: str = setting(
         "auto", "type of the KV cache; auto follows dtype", choices=("auto", "float32", "bfloat16", "float16")

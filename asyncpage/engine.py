@@ -63,7 +63,7 @@ from asyncpage.pipes.launcher import Launcher
 from asyncpage.pipes.mailbox import Mailbox
 from asyncpage.placement import executor_launcher
 from asyncpage.prompts import PromptLike, as_prompt
-from asyncpage.store import native_folder, resolve_model, shown_name
+from asyncpage.store import resolve_model, shown_name
 from asyncpage.text.token_logprobs import TokenTable
 
 State = Literal["ready", "restarting", "draining", "dead"]
@@ -168,7 +168,7 @@ class AsyncEngine:
             arena = open_arena(config)
             executor = ExecutorActor(
                 launcher or executor_launcher(config),
-                Load(executor_settings(config, path, arena, draft, native_folder())),
+                Load(executor_settings(config, path, arena, draft)),
                 boxes["scheduler"],
                 clock,
                 load_timeout_s=config.load_timeout_s,

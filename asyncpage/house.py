@@ -22,6 +22,7 @@ from asyncpage.actors.kv_manager import KvManager
 from asyncpage.actors.recorded import Film, Recorded, Tapped
 from asyncpage.actors.scheduler import Scheduler
 from asyncpage.actors.tokenizer import TokenizerActor
+from asyncpage.caches import native_folder
 from asyncpage.clock import Clock
 from asyncpage.config import EngineConfig
 from asyncpage.core.admission import SchedulerSettings
@@ -287,12 +288,8 @@ def executor_settings(
     model_path: Path,
     arena: HostArena | None,
     draft_path: Path | None,
-    native_folder: Path | None,
 ) -> dict[str, object]:
-    """What the executor is told in `Load`. It inherits `arena`'s descriptor, and leaves its memory free.
-
-    `native_folder`: where it keeps the native code that it builds; without one there is none.
-    """
+    """What the executor is told in `Load`. It inherits `arena`'s descriptor, and leaves its memory free."""
     names: Sequence[str] = (
         "exact",
         "dtype",
@@ -319,7 +316,7 @@ def executor_settings(
         "model_path": model_path,
         "draft_model_path": draft_path,
         "draft_head_path": head,
-        "native_folder": native_folder,
+        "native_folder": native_folder(),
     }
     settings = {
         **{name: None if path is None else str(path) for name, path in paths.items()},

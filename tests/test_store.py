@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncpage import store
+from asyncpage import caches, store
 from asyncpage.errors import ModelError, UsageError
 
 CONTENT = bytes(range(256)) * 9000  # more than one copying step
@@ -57,7 +57,7 @@ class Shop:
 
     @property
     def target(self) -> Path:
-        return store.cache_dir() / "models" / self.model.file_name
+        return caches.cache_dir() / "models" / self.model.file_name
 
     def leftovers(self) -> list[str]:
         """What lies beside the model in its folder, except for the lock."""
@@ -251,7 +251,7 @@ def test_the_cache_folder_follows_the_environment(
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert store.cache_dir() == Path(expected)
+    assert caches.cache_dir() == Path(expected)
 
 
 def test_demo_means_the_cached_file(demo_model: Path) -> None:

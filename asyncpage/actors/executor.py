@@ -239,7 +239,7 @@ class ExecutorActor(ExecutorEnd):
         self._disarm()
         self._state = "ready"
         if handshake.lack:
-            log.warning("executor.weights_dequantised", reason=f"no native code: {handshake.lack}")
+            log.warning("executor.no_native_code", reason=handshake.lack)
         log.info("executor.loaded", family=handshake.family, load_ms=handshake.load_ms, epoch=self._steps.epoch)
         if self._first is not None:
             self._first.set_result(handshake)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from asyncpage.backends import cpu_cache
 from asyncpage.backends.contract import (
     AttentionSpec,
     Batch,
@@ -25,7 +26,7 @@ from asyncpage.backends.contract import (
     Limits,
     PlanSlot,
 )
-from asyncpage.backends.cpu_plan import CpuPlan, Piece, Workspace, cut, sides
+from asyncpage.backends.cpu_plan import CpuPlan, Piece, Workspace, cut
 from asyncpage.errors import ExecutorError
 
 # Score matrices of the explicit path are cut into query tiles of at most this many items (16 MiB of float32).
@@ -42,20 +43,7 @@ class CpuBackend:
     @classmethod
     def unsupported(cls, spec: AttentionSpec, device: DeviceInfo) -> list[str]:
         """Refuses accelerators, other kinds than causal multi-head and latent attention, and quantised caches."""
-        reasons = []
-        if device.kind != "cpu":
-            reasons.append(f"needs a cpu, found {device}")
-        if spec.kind not in ("mha", "mla"):
-            reasons.append(f"needs kind mha or mla, found {spec.kind}")
-        if not spec.causal:
-            reasons.append("needs causal attention")
-        if spec.kind == "mha" and spec.v_head_dim != spec.head_dim:
-            reasons.append(f"needs values as wide as keys, found {spec.v_head_dim} and {spec.head_dim}")
-        if spec.kv_dtype not in ("float32", "bfloat16", "float16") or spec.kv_scales != "none":
-            reasons.append(f"needs an unscaled float KV cache, found {spec.kv_dtype} with scales {spec.kv_scales}")
-        if spec.dtype not in ("float32", "bfloat16", "float16"):
-            reasons.append(f"needs float32, bfloat16 or float16 queries, found {spec.dtype}")
-        return reasons
+        return cpu_cache.refusals(spec, device)
 
     @classmethod
     def kv_layout(cls, spec: AttentionSpec, device: DeviceInfo) -> KVLayout:
@@ -63,7 +51,7 @@ class CpuBackend:
 
         Latent rows are keys and values at once.
         """
-        return KVLayout((sides(spec), spec.kv_heads, -1, spec.block_size, spec.head_dim), spec.kv_dtype)
+        return cpu_cache.layout(spec)
 
     def __init__(self, spec: AttentionSpec, device: DeviceInfo, limits: Limits) -> None:
         self._spec = spec
@@ -90,7 +78,7 @@ class CpuBackend:
         both = k if self._spec.kind == "mla" else torch.cat((k, v), dim=1)
         if plan.write_rows is not None:
             both = both.index_select(0, plan.write_rows)
-        self._tokens(kv).index_copy_(1, plan.write_slots, both.transpose(0, 1).to(kv.dtype))
+        cpu_cache.tokens(self._spec, kv).index_copy_(1, plan.write_slots, both.transpose(0, 1).to(kv.dtype))
 
     def run(
         self, q: Tensor, kv: Tensor, out: Tensor, plan: CpuPlan, params: LayerParams, lse: Tensor | None = None
@@ -100,7 +88,7 @@ class CpuBackend:
             out[plan.n_tokens :].zero_()
             if lse is not None:
                 lse[plan.n_tokens :].zero_()
-        cache = self._tokens(kv)
+        cache = cpu_cache.tokens(self._spec, kv)
         for piece in plan.pieces:
             torch.index_select(cache, 1, piece.index, out=piece.gathered)
             if piece.widened is not None:
@@ -131,16 +119,7 @@ class CpuBackend:
 
     def copy_tokens(self, kv: Tensor, copies: Tensor) -> None:
         """Read all sources, then write, slot by slot."""
-        counts = copies[:, 2]
-        begins = torch.repeat_interleave(counts.cumsum(0) - counts, counts)
-        offsets = torch.arange(len(begins)) - begins
-        sources, destinations = torch.repeat_interleave(copies[:, :2] * self._spec.block_size, counts, dim=0).T
-        cache = self._tokens(kv)
-        cache.index_copy_(1, destinations + offsets, cache.index_select(1, sources + offsets))
-
-    def _tokens(self, kv: Tensor) -> Tensor:
-        """The cache as [keys of each head, then values of each head; slots; head size]."""
-        return kv.view(sides(self._spec) * self._spec.kv_heads, -1, self._spec.head_dim)
+        cpu_cache.copy_tokens(self._spec, kv, copies)
 
     def _attend_explicitly(
         self, queries_RHD: Tensor, piece: Piece, out: Tensor, params: LayerParams, lse: Tensor | None

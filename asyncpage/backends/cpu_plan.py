@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asyncpage.backends.contract import ITEM_BYTES, AttentionSpec, Batch, Limits
+from asyncpage.backends.cpu_cache import sides
 
 # Padded gathers win up to 8 sequences; a gather of 2 MiB stays close to the caches while it is used, and beyond a
 # quarter of padding one more call is cheaper than the padding.
@@ -198,11 +199,6 @@ class _Cutter:
             None if mask is None else mask.view(shape),
             None if distance is None else distance.view(shape),
         )
-
-
-def sides(spec: AttentionSpec) -> int:
-    """What is cached for each head of a token: a key and a value, or one latent row that is both."""
-    return 1 if spec.kind == "mla" else 2
 
 
 def _token_items(spec: AttentionSpec) -> int:

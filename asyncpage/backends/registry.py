@@ -21,7 +21,9 @@ GROUP = "asyncpage.attention_backends"
 
 # What "auto" tries first, fastest first; other plugins follow by name. The reference is for comparison and must be
 # asked for: silently serving a hundred times slower would look like a fault.
-PREFERENCE = ("flashinfer", "flash_attn", "rocm_aiter_fa", "rocm_aiter_unified", "rocm_triton", "triton", "cpu")
+PREFERENCE = (
+    "flashinfer", "flash_attn", "rocm_aiter_fa", "rocm_aiter_unified", "rocm_triton", "triton", "native", "cpu",
+)  # fmt: skip
 BY_NAME_ONLY = "reference"
 
 _HOOKS = {

@@ -204,9 +204,10 @@ def _machine() -> Iterator[Finding]:
 
 
 def _model(name: str) -> tuple[Path | None, tuple[Finding, ...]]:
+    from asyncpage.caches import cache_dir
     from asyncpage.hub.cache import hub_cache_dir
     from asyncpage.hub.name import INSTALL, has_extra
-    from asyncpage.store import cache_dir, resolve_model
+    from asyncpage.store import resolve_model
 
     fetching = "asyncpage fetch ORG/NAME" if has_extra() else INSTALL
     caches = (
@@ -226,15 +227,13 @@ def _model(name: str) -> tuple[Path | None, tuple[Finding, ...]]:
 
 def _native() -> Finding:
     """Which native code multiplies by quantised weights on this CPU."""
+    from asyncpage.caches import native_folder
     from asyncpage.kernels.native import look
-    from asyncpage.store import native_folder
 
     found = look(native_folder())
     if found.state != "none":
         return Finding("native code", "ok", found.reason)
-    return Finding(
-        "native code", "warning", f"none, so quantised weights are always dequantised: {found.reason}", _COMPILER
-    )
+    return Finding("native code", "warning", f"none, so quantised weights are dequantised: {found.reason}", _COMPILER)
 
 
 def _weights(path: Path, *, is_native: bool) -> Iterator[Finding]:
@@ -251,7 +250,8 @@ def _weights(path: Path, *, is_native: bool) -> Iterator[Finding]:
     if holding.stored_as:
         sizes = f"stored as {' and '.join(holding.stored_as)}, dequantised: {sizes}"
         if is_native and holding.kinds:
-            sizes += f"; {_gib(holding.bytes_as_stored)} with --weights-dtype stored ({' and '.join(holding.kinds)})"
+            as_stored = f"{' and '.join(holding.kinds)} held as they are on a CPU: {_gib(holding.bytes_as_stored)}"
+            sizes = f"stored as {' and '.join(holding.stored_as)}, {as_stored}; with --exact {sizes.split(', ', 1)[1]}"
     yield Finding("weights", "ok", sizes)
 
 

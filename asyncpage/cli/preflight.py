@@ -134,14 +134,13 @@ def _check_context(config: EngineConfig, path: Path) -> None:
 def _check_memory(config: EngineConfig, paths: Sequence[Path], memory: Memory) -> None:
     """Weights are held as `weights_dtype`, whatever the file holds, so each of its bits may become several bytes.
 
-    Of `stored` ones those count as they are that native code multiplies by; where there is none, the executor finds
-    out.
+    Those that native code multiplies by as they are count so; where there is none, the executor finds out.
     """
     if config.device == "cuda":
         return
-    is_packed = config.weights_dtype == "stored"
-    held = config.dtype if config.weights_dtype == "auto" or is_packed else config.weights_dtype
+    held = config.dtype if config.weights_dtype == "auto" else config.weights_dtype
     item_bytes = _ITEM_BYTES.get(held, 4)
+    is_packed = not config.exact and held in ("auto", "float32") and config.weights_dtype == "auto"
     weights = sum(_weight_bytes(path, item_bytes, GRIDS if is_packed else ()) for path in paths)
     needed = weights + (config.kv_cache_bytes or 0) + _RUNTIME_BYTES
     if memory.available and needed > memory.available:

@@ -54,10 +54,10 @@ def read_step_report(question: StepQuestion) -> StepReport:
     from asyncpage.executor.step_clock import measure
     from asyncpage.executor.step_graph import read_step_graph
     from asyncpage.house import executor_settings
-    from asyncpage.store import native_folder, resolve_model
+    from asyncpage.store import resolve_model
 
     config = EngineConfig(model=question.model, dtype=question.dtype)
-    settings = executor_settings(config, resolve_model(question.model), None, None, native_folder())
+    settings = executor_settings(config, resolve_model(question.model), None, None)
     graph = read_step_graph(settings, question.context)
     if not question.is_measured:
         return StepReport(graph, None, "")

@@ -18,8 +18,9 @@ from asyncpage.backends.device import present_device
 from asyncpage.errors import AsyncpageError, LinkClosed, ProtocolError
 from asyncpage.executor.expert_exchange import ExpertExchange
 from asyncpage.executor.expert_ranks import Owners, slots_of
-from asyncpage.executor.grids import open_grids
+from asyncpage.executor.grids import native_folder, open_grids
 from asyncpage.executor.process import one_line
+from asyncpage.kernels.loaded import open_library
 from asyncpage.messages import Load, LoadFailed, RankLoaded, RunExperts, Shutdown
 from asyncpage.models.experts import ExpertRows, GroupedExperts, MakeExpert
 from asyncpage.models.parameter import Parameters
@@ -65,6 +66,7 @@ class _Share:
         self._device = present_device(settings["device"])
         if self._device.kind == "cpu":
             torch.set_num_threads(settings["cpu_threads"])
+            open_library(native_folder(settings), settings["cpu_threads"])
         else:
             self._device = replace(self._device, index=self._rank)
         self._dtype = getattr(torch, settings["dtype"])
@@ -77,7 +79,7 @@ class _Share:
                 self._dtype,
                 self._device.torch_device,
                 held=getattr(torch, settings["held_dtype"]),
-                grids=open_grids(settings, checkpoint, self._device, settings["dtype"], torch.get_num_threads()).grids,
+                grids=open_grids(settings, checkpoint, self._device, settings["dtype"]),
             )
             self._width = build_model(checkpoint.config, None, self._dtype, "cpu", experts=self).hidden_size
         finally:

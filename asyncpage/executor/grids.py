@@ -2,73 +2,45 @@
 
 The loader of the runner asks it before weights are read, the list of a step's operators without building anything.
 
-INVARIANT: what stays on its grid is what native code multiplies, and only where that was asked for; where there is no
-code for it every weight is dequantised, and it is said why.
-
-It is no default: activations in eight bits make of the last bits of whatever is before a product the first ones of a
-rounding error. Attention sums in another order when a step has other rows, so which tokens a request gets depends on
-its neighbours: between two ways to cut a prompt of 300 tokens the greatest
-differences of the demo's logits were 0.00008 in float32 and 1.4 on its grid, and 10 first choices were others.
+INVARIANT: what stays on its grid is what native code multiplies; where there is none, and where `exact` or a type of
+weights is asked for, every weight is dequantised.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from asyncpage.backends.contract import DeviceInfo
 from asyncpage.kernels import native
+from asyncpage.kernels.loaded import current_library
 from asyncpage.kernels.quantised import GRIDS, QuantisedProducts
 from asyncpage.models.quantised_linear import Grids
 from asyncpage.weights.checkpoint import Checkpoint
 
-STORED = "stored"
-"""Of the setting `weights_dtype`: on the grid of the file."""
 
-
-@dataclass(frozen=True, slots=True)
-class GridChoice:
-    """`grids`: for the model's parameters, None where all weights are dequantised.
-
-    `variant`: the native code's name, "" for none. `lack`: why there is none where it would have been used, else "".
-    """
-
-    grids: Grids | None
-    variant: str = ""
-    lack: str = ""
-
-    @property
-    def without_values(self) -> Grids | None:
-        """For an outline of the model."""
-        return None if self.grids is None else replace(self.grids, products=None)
-
-
-def outline_grids(settings: Mapping[str, Any], checkpoint: Checkpoint, device: DeviceInfo, dtype: str) -> GridChoice:
-    """What `open_grids` would choose, nothing built or loaded: `grids` has no products."""
+def outline_grids(settings: Mapping[str, Any], checkpoint: Checkpoint, device: DeviceInfo, dtype: str) -> Grids | None:
+    """What `open_grids` would give, nothing built or loaded: without products."""
     if not _is_wanted(settings, checkpoint, device, dtype):
-        return GridChoice(None)
-    found = native.look(_folder(settings))
-    if found.variant is None:
-        return GridChoice(None, lack=found.reason)
-    return GridChoice(Grids(checkpoint.grid, checkpoint.blocks, found.variant.lanes), found.variant.name)
+        return None
+    variant = native.look(native_folder(settings)).variant
+    return None if variant is None else Grids(checkpoint.grid, checkpoint.blocks, variant.lanes)
 
 
-def open_grids(
-    settings: Mapping[str, Any], checkpoint: Checkpoint, device: DeviceInfo, dtype: str, threads: int
-) -> GridChoice:
-    """For a model that is about to be loaded; native code is built first where it is not yet, which takes seconds."""
-    if not _is_wanted(settings, checkpoint, device, dtype):
-        return GridChoice(None)
-    found = native.build(_folder(settings))
-    if found.path is None or found.variant is None:
-        return GridChoice(None, lack=found.reason)
-    try:
-        products = QuantisedProducts(found.path, threads)
-    except OSError as error:
-        return GridChoice(None, lack=f"{found.path} does not load: {error}")
-    return GridChoice(Grids(checkpoint.grid, checkpoint.blocks, found.variant.lanes, products), found.variant.name)
+def open_grids(settings: Mapping[str, Any], checkpoint: Checkpoint, device: DeviceInfo, dtype: str) -> Grids | None:
+    """For the parameters of a model that is about to be loaded; None where all weights are dequantised."""
+    library = current_library()
+    if isinstance(library, str) or not _is_wanted(settings, checkpoint, device, dtype):
+        return None
+    products = QuantisedProducts(library.path, library.threads)
+    return Grids(checkpoint.grid, checkpoint.blocks, library.variant.lanes, products)
+
+
+def without_values(grids: Grids | None) -> Grids | None:
+    """For an outline of the model."""
+    return None if grids is None else replace(grids, products=None)
 
 
 def held_kinds(checkpoint: Checkpoint) -> tuple[str, ...]:
@@ -82,10 +54,11 @@ def held_kinds(checkpoint: Checkpoint) -> tuple[str, ...]:
 
 
 def _is_wanted(settings: Mapping[str, Any], checkpoint: Checkpoint, device: DeviceInfo, dtype: str) -> bool:
-    is_asked = settings.get("weights_dtype", "auto") == STORED
-    return is_asked and device.kind == "cpu" and dtype == "float32" and bool(held_kinds(checkpoint))
+    is_plain = device.kind == "cpu" and dtype == "float32" and settings.get("weights_dtype", "auto") == "auto"
+    return is_plain and not settings.get("exact", False) and bool(held_kinds(checkpoint))
 
 
-def _folder(settings: Mapping[str, Any]) -> Path | None:
+def native_folder(settings: Mapping[str, Any]) -> Path | None:
+    """Where native code is kept; None for nowhere, and so for none."""
     folder = settings.get("native_folder")
     return None if folder is None else Path(folder)

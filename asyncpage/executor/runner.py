@@ -28,13 +28,14 @@ from asyncpage.executor.attention import PagedAttention, shared_layout
 from asyncpage.executor.batch import BatchShape
 from asyncpage.executor.encoder_loader import load_encoder
 from asyncpage.executor.experts import open_experts
-from asyncpage.executor.grids import STORED, held_kinds, open_grids
+from asyncpage.executor.grids import held_kinds, native_folder, open_grids, without_values
 from asyncpage.executor.host_slots import SlotPart
 from asyncpage.executor.lora.bank import AdapterBank
 from asyncpage.executor.model_runner import ModelRunner
 from asyncpage.executor.process import Runner
 from asyncpage.executor.speculation.loader import LoadedDraft, load_draft, make_proposer
 from asyncpage.executor.speculation.proposer import Proposer
+from asyncpage.kernels.loaded import Library, open_library
 from asyncpage.machine import read_cores, read_memory
 from asyncpage.messages import Handshake, Load
 from asyncpage.models.model import Model
@@ -62,9 +63,10 @@ def _load_runner(load: Load, undo: ExitStack, proposer: Proposer | None) -> Runn
     threads = settings["cpu_threads"] or max(1, int(read_cores()) // ranks)
     if device.kind == "cpu":
         torch.set_num_threads(threads)
+    library = open_library(native_folder(settings), threads) if device.kind == "cpu" else None
     dtype = dtype_on(device, "float32" if settings.get("exact", False) else settings["dtype"])
     torch_dtype = getattr(torch, dtype)
-    held = _held(settings.get("weights_dtype", "auto"), dtype, device)
+    held = _held(settings.get("weights_dtype", "auto"), dtype)
     torch_held = getattr(torch, held)
     kv_dtype = dtype if settings["kv_cache_dtype"] == "auto" else settings["kv_cache_dtype"]
     settled = {
@@ -79,8 +81,8 @@ def _load_runner(load: Load, undo: ExitStack, proposer: Proposer | None) -> Runn
         if is_encoder(checkpoint.config):
             open_experts(for_ranks, {}, device)
             return load_encoder(load, checkpoint, device, dtype)
-        grids = open_grids(settings, checkpoint, device, dtype, threads)
-        outline = outline_model(checkpoint.config, torch_dtype, held=torch_held, grids=grids.without_values)
+        grids = open_grids(settings, checkpoint, device, dtype)
+        outline = outline_model(checkpoint.config, torch_dtype, held=torch_held, grids=without_values(grids))
         specs = outline.model.specs(kv_dtype, settings["block_size"])
         backend = choose(settings["attention_backend"], specs, device)
         layout = shared_layout(backend, specs, device)
@@ -100,10 +102,10 @@ def _load_runner(load: Load, undo: ExitStack, proposer: Proposer | None) -> Runn
             experts=experts.host,
             held=torch_held,
             names=checkpoint.names,
-            grids=grids.grids,
+            grids=grids,
         )
         fingerprint, stored_as = checkpoint.fingerprint, checkpoint.stored_as
-        held_as = () if grids.grids is None else held_kinds(checkpoint)
+        held_as = () if grids is None else held_kinds(checkpoint)
     finally:
         checkpoint.close()
     experts.connect()
@@ -152,8 +154,8 @@ def _load_runner(load: Load, undo: ExitStack, proposer: Proposer | None) -> Runn
         stored_as=stored_as,
         weights_dtype=held,
         held_as=held_as,
-        native=grids.variant,
-        lack=grids.lack,
+        native=library.variant.name if isinstance(library, Library) else "",
+        lack=library if isinstance(library, str) else "",
         family=outline.family,
     )
     shape = BatchShape(
@@ -203,18 +205,8 @@ def dtype_on(device: DeviceInfo, asked: str) -> str:
     return "float32" if device.kind == "cpu" else "bfloat16"
 
 
-def _held(asked: str, dtype: str, device: DeviceInfo) -> str:
-    """`auto` is what is computed in, and so is what is not quantised of `stored` weights.
-
-    Errors: `UsageError` for a type that is not narrower: it would gain nothing.
-    """
-    if asked == STORED:
-        if device.kind != "cpu" or dtype != "float32":
-            raise UsageError(
-                f"--weights-dtype {STORED} is for a CPU that computes in float32, found {dtype} on {device}; leave "
-                "it out, or give --device cpu and --dtype float32"
-            )
-        return dtype
+def _held(asked: str, dtype: str) -> str:
+    """`auto` is what is computed in. Errors: `UsageError` for a type that is not narrower: it would gain nothing."""
     if asked in ("auto", dtype):
         return dtype
     if dtype != "float32":

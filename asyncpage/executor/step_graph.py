@@ -107,7 +107,7 @@ def _read(checkpoint: Checkpoint, settings: Mapping[str, Any], context: int | No
         context=context,
         kv_dtype=kv_dtype,
         block_size=settings["block_size"],
-        grids=None if encodes else outline_grids(settings, checkpoint, device, dtype).grids,
+        grids=None if encodes else outline_grids(settings, checkpoint, device, dtype),
     )
     kinds: dict[str, tuple[str, ...]] = {}
     sizes: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Both built-in backends pass the kit that is shipped for others."""
+"""The built-in backends pass the kit that is shipped for others."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from asyncpage.testing.attention import *  # noqa: F403
 from asyncpage.testing.attention import fixture_attention_device  # noqa: F401
 
 
-@pytest.fixture(name="attention_backend", params=["reference", "cpu"])
+@pytest.fixture(name="attention_backend", params=["reference", "cpu", "native"])
 def fixture_attention_backend(request):
     return load(request.param)
 

@@ -9,6 +9,7 @@ import pytest
 from asyncpage.backends import registry
 from asyncpage.backends.contract import AttentionSpec, DeviceInfo
 from asyncpage.backends.cpu import CpuBackend
+from asyncpage.backends.native import NativeBackend
 from asyncpage.backends.reference import ReferenceBackend
 from asyncpage.errors import UsageError
 
@@ -77,11 +78,13 @@ def plugins(monkeypatch):
     return install
 
 
-def test_the_installed_package_brings_both_backends_and_auto_takes_the_fast_one():
-    assert registry.choose("auto", SPEC, CPU) is CpuBackend
+def test_the_installed_package_brings_three_backends_and_auto_takes_the_fastest():
+    assert registry.choose("auto", SPEC, CPU) is NativeBackend
+    assert registry.choose("cpu", SPEC, CPU) is CpuBackend
     assert registry.choose("reference", SPEC, CPU) is ReferenceBackend
     verdicts = {verdict.name: verdict for verdict in registry.explain(SPEC, CPU)}
-    assert verdicts["cpu"].is_chosen
+    assert verdicts["native"].is_chosen
+    assert not verdicts["cpu"].is_chosen
     assert verdicts["cpu"].origin.startswith("asyncpage ")
     # 16 tokens of 2 heads of 64 float32 items, keys and values
     assert "16,384 bytes a block" in verdicts["cpu"].gives
@@ -124,7 +127,7 @@ def test_the_reference_is_not_offered_where_it_cannot_serve_either():
 
 
 def test_an_unknown_name_is_answered_with_the_installed_ones():
-    with pytest.raises(UsageError, match=r"There is no attention backend 'cpux'; installed: cpu, reference\."):
+    with pytest.raises(UsageError, match=r"There is no attention backend 'cpux'; installed: native, cpu, reference\."):
         registry.choose("cpux", SPEC, CPU)
 
 

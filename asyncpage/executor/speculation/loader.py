@@ -18,7 +18,7 @@ from asyncpage.errors import UsageError
 from asyncpage.executor import memory
 from asyncpage.executor.attention import PagedAttention, shared_layout
 from asyncpage.executor.batch import BatchShape
-from asyncpage.executor.grids import open_grids
+from asyncpage.executor.grids import open_grids, without_values
 from asyncpage.executor.host_slots import SlotPart
 from asyncpage.executor.speculation.draft_head import DraftHead
 from asyncpage.executor.speculation.draft_model import DraftModel
@@ -138,9 +138,9 @@ def _load_model(
     try:
         if is_encoder(checkpoint.config):
             raise UsageError(f"--draft-model {path} is an encoder, which makes no tokens; name a decoder")
-        grids = open_grids(settings, checkpoint, device, dtype, torch.get_num_threads())
+        grids = open_grids(settings, checkpoint, device, dtype)
         if device.kind == "cpu":
-            outline = outline_model(checkpoint.config, torch_dtype, held=torch_held, grids=grids.without_values)
+            outline = outline_model(checkpoint.config, torch_dtype, held=torch_held, grids=without_values(grids))
             memory.check_weights(outline.weight_bytes, available=read_memory().available)
         model = build_model(
             checkpoint.config,
@@ -149,9 +149,9 @@ def _load_model(
             device.torch_device,
             held=torch_held,
             names=checkpoint.names,
-            grids=grids.grids,
+            grids=grids,
         )
-        return model, checkpoint.fingerprint if grids.grids is None else f"{checkpoint.fingerprint} on its grids"
+        return model, checkpoint.fingerprint if grids is None else f"{checkpoint.fingerprint} on its grids"
     finally:
         checkpoint.close()
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -137,6 +138,74 @@ inline Floats exponential(Floats x) {
     p = fused(p, r, all(1.6666665459e-1f));
     p = fused(p, r, all(5.0000001201e-1f));
     return scaled(add(fused(multiply(r, r), p, r), all(1.0f)), n);
+}
+
+// Of the same accuracy times 3; NaN of NaN.
+inline Floats hyperbolic_tangent(Floats x) {
+    const Floats twice = exponential(multiply(all(2.0f), x));
+    return subtract(all(1.0f), divide(all(2.0f), add(twice, all(1.0f))));
+}
+
+// LANES vectors as a square, its rows made columns.
+#if defined(__AVX2__)
+inline void transpose_eight(__m256* r) {
+    __m256 t[8];
+    for (int i = 0; i < 4; ++i) {
+        t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+        t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+    }
+    __m256 u[8];
+    for (int i = 0; i < 2; ++i) {
+        u[4 * i] = _mm256_shuffle_ps(t[4 * i], t[4 * i + 2], 0x44);
+        u[4 * i + 1] = _mm256_shuffle_ps(t[4 * i], t[4 * i + 2], 0xee);
+        u[4 * i + 2] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0x44);
+        u[4 * i + 3] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0xee);
+    }
+    for (int i = 0; i < 4; ++i) {
+        r[i] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
+        r[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
+    }
+}
+#endif
+
+inline void transpose(Floats* square) {
+#if defined(__AVX512F__) && defined(__AVX512VL__)
+    __m256 left[16], right[16];
+    for (int i = 0; i < 16; ++i) {
+        left[i] = _mm512_castps512_ps256(square[i]);
+        right[i] = _mm512_extractf32x8_ps(square[i], 1);
+    }
+    transpose_eight(left), transpose_eight(left + 8), transpose_eight(right), transpose_eight(right + 8);
+    for (int i = 0; i < 8; ++i) {
+        square[i] = _mm512_insertf32x8(_mm512_castps256_ps512(left[i]), left[i + 8], 1);
+        square[i + 8] = _mm512_insertf32x8(_mm512_castps256_ps512(right[i]), right[i + 8], 1);
+    }
+#elif defined(__AVX2__)
+    transpose_eight(square);
+#else
+    alignas(64) float rows[LANES][LANES];
+    for (int i = 0; i < LANES; ++i) store(rows[i], square[i]);
+    for (int i = 0; i < LANES; ++i) for (int j = 0; j < i; ++j) std::swap(rows[i][j], rows[j][i]);
+    for (int i = 0; i < LANES; ++i) square[i] = load(rows[i]);
+#endif
+}
+
+// Rounded to the nearest, halfway to even.
+inline uint16_t half_of(float x) {
+#if defined(__F16C__)
+    return static_cast<uint16_t>(_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT));
+#else
+    const __fp16 narrow = static_cast<__fp16>(x);
+    uint16_t bits;
+    std::memcpy(&bits, &narrow, sizeof bits);
+    return bits;
+#endif
+}
+inline uint16_t brain_of(float x) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    if (x != x) return 0x7fc0;
+    return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
 }  // namespace asyncpage
