@@ -9,6 +9,7 @@ step and however many tokens of its sequence come with it.
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -29,14 +30,13 @@ from asyncpage.backends.contract import (
 from asyncpage.errors import ExecutorError
 from asyncpage.kernels.attention import KV_KINDS, Group, LayerCall, NativeAttention, StepPlan
 from asyncpage.kernels.loaded import Library, current_library, lack
+from asyncpage.kernels.stack import AttentionCalls
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NativePlan:
-    """A step. `held`: what its addresses are of."""
+    """A step of so many `tokens`. `held`: what its addresses are of."""
 
-    group: Group
-    step: StepPlan
     tokens: int
     held: tuple[Any, ...]
 
@@ -67,6 +67,7 @@ class NativeBackend:
             raise ExecutorError(f"there is no native code: {library}")
         self._spec = spec
         self._code = NativeAttention(library)
+        self._step = StepPlan()
         self._group = Group(
             q_heads=spec.q_heads,
             kv_heads=spec.kv_heads,
@@ -91,29 +92,23 @@ class NativeBackend:
         starts = np.ascontiguousarray(batch.cu_q_host, dtype=np.int32)
         lengths = np.ascontiguousarray(batch.kv_len_host, dtype=np.int32)
         table, slots = batch.block_table.contiguous(), batch.slots.contiguous()
-        step = StepPlan(
-            sequences=batch.n_seqs,
-            tokens=len(slots),
-            table_stride=table.shape[1],
-            starts=starts.ctypes.data,
-            lengths=lengths.ctypes.data,
-            table=table.data_ptr(),
-            slots=slots.data_ptr(),
-            workspace=workspace.data_ptr(),
-            workspace_bytes=workspace.nbytes,
-        )
+        step = self._step
+        step.sequences, step.tokens, step.table_stride = batch.n_seqs, len(slots), table.shape[1]
+        step.starts, step.lengths = starts.ctypes.data, lengths.ctypes.data
+        step.table, step.slots = table.data_ptr(), slots.data_ptr()
+        step.workspace, step.workspace_bytes = workspace.data_ptr(), workspace.nbytes
         if self._code.plan(self._group, step):
             raise ExecutorError(
                 f"a step of {batch.n_seqs} sequences and {batch.n_tokens} tokens is beyond the limits that attention "
                 "was made for"
             )
-        return NativePlan(self._group, step, batch.n_tokens, (starts, lengths, table, slots, workspace))
+        return NativePlan(batch.n_tokens, (starts, lengths, table, slots, workspace))
 
     def write_kv(self, k: Tensor, v: Tensor, kv: Tensor, plan: NativePlan, params: LayerParams) -> None:
         """Store the step's keys and values, or rows, in their slots."""
         k, v = k.to(float32), v.to(float32)
         self._code.write(
-            self._of(kv), plan.step, _layer(kv, params), k.data_ptr(), k.stride(0), v.data_ptr(), v.stride(0)
+            self._of(kv), self._step, _layer(kv, params), k.data_ptr(), k.stride(0), v.data_ptr(), v.stride(0)
         )
 
     def run(
@@ -129,7 +124,7 @@ class NativeBackend:
         wide = out if is_plain else empty(out.shape, dtype=float32)
         self._code.run(
             self._of(kv),
-            plan.step,
+            self._step,
             _layer(kv, params),
             q.data_ptr(),
             q.stride(0),
@@ -139,6 +134,18 @@ class NativeBackend:
         )
         if not is_plain:
             out[: plan.tokens] = wide[: plan.tokens]
+
+    def calls(self, kv: Tensor, params: LayerParams) -> AttentionCalls:
+        """A layer's attention as functions, for a list of operators."""
+        layer = _layer(kv, params)
+        return AttentionCalls(
+            write=self._code.write_address,
+            attend=self._code.run_address,
+            group=ctypes.addressof(self._of(kv)),
+            step=ctypes.addressof(self._step),
+            layer=ctypes.addressof(layer),
+            held=(self, kv, params, layer),
+        )
 
     def copy_tokens(self, kv: Tensor, copies: Tensor) -> None:
         """Read all sources, then write."""

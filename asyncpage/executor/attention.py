@@ -25,6 +25,7 @@ from asyncpage.backends.contract import (
 from asyncpage.backends.memory import allocate_kv
 from asyncpage.errors import ModelError
 from asyncpage.executor.host_slots import HostSlots, SlotPart
+from asyncpage.kernels.stack import AttentionCalls
 from asyncpage.messages import Int32
 
 
@@ -94,6 +95,13 @@ class PagedAttention:
         out_THD = torch.empty((*q_THD.shape[:2], v_TGD.shape[2]), dtype=q_THD.dtype, device=q_THD.device)
         backend.run(q_THD, kv, out_THD, plan, params)
         return out_THD
+
+    def calls(self, layer: int) -> AttentionCalls | None:
+        """A layer's attention as functions; None where its backend has none."""
+        group, kv, params = self._layers[layer]
+        calls_of = getattr(self._backends[group], "calls", None)
+        found: AttentionCalls | None = None if calls_of is None else calls_of(kv, params)
+        return found
 
     def copy_tokens(self, copies_C3: Int32) -> None:
         """Copy the first tokens of blocks, (source, destination, tokens), in every KV tensor."""

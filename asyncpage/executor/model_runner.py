@@ -42,6 +42,7 @@ from asyncpage.messages import (
     StepDone,
 )
 from asyncpage.models.model import Model
+from asyncpage.models.stack import Stack
 
 LOGITS_BYTES = 32 * 1024 * 1024
 """Logits that exist at once: what needs more of them is done in slices."""
@@ -60,10 +61,11 @@ class ModelRunner:
         grammar_backend: str = BUILTIN,
         adapters: AdapterBank | None = None,
         proposer: Proposer | None = None,
+        stack: Stack | None = None,
     ) -> None:
         self.handshake = handshake
         self._adapters = adapters
-        self._model = model
+        self._model, self._stack = model, stack
         self._attention, self._experts = attention, experts
         device = attention.device
         self._batch = PersistentBatch(shape)
@@ -124,6 +126,7 @@ class ModelRunner:
     def watch(self, put: Callable[[str, Any], Any]) -> None:
         """For whoever measures: `put(name, part)` gives what to use in the place of model, backends and sampler."""
         self._model, self._sampler = put("model", self._model), put("sampler", self._sampler)
+        self._stack = None
         self._sampling = self._sampling_pass()
         self._attention.watch(put)
 
@@ -206,7 +209,8 @@ class ModelRunner:
 
     def _forward(self, inputs: Inputs) -> torch.Tensor:
         self._attention.plan(inputs.batches)
-        return self._model.forward(inputs.tokens, inputs.positions, self._attention.attend)
+        layers = self._model if self._stack is None else self._stack
+        return layers.forward(inputs.tokens, inputs.positions, self._attention.attend)
 
     def _done(
         self,

@@ -38,8 +38,10 @@ from asyncpage.executor.speculation.proposer import Proposer
 from asyncpage.kernels.loaded import Library, open_library
 from asyncpage.machine import read_cores, read_memory
 from asyncpage.messages import Handshake, Load
+from asyncpage.models.decoder import Decoder
 from asyncpage.models.model import Model
 from asyncpage.models.registry import build_model, is_encoder, outline_model
+from asyncpage.models.stack import Stack
 from asyncpage.weights.checkpoint import open_checkpoint
 
 
@@ -169,7 +171,12 @@ def _load_runner(load: Load, undo: ExitStack, proposer: Proposer | None) -> Runn
     )
     beside = SlotPart(demand.block_bytes - (0 if draft is None else draft.block_bytes), demand.block_bytes)
     proposer = proposer or make_proposer(settings, draft, shape, limits, device, model, beside)
-    return ModelRunner(handshake, model, attention, shape, experts, settings["grammar_backend"], adapters, proposer)
+    stack = None
+    if grids is not None and isinstance(library, Library) and isinstance(model, Decoder):
+        stack = Stack(model, library, attention.calls)
+    return ModelRunner(
+        handshake, model, attention, shape, experts, settings["grammar_backend"], adapters, proposer, stack
+    )
 
 
 def _adapter_bank(settings: Mapping[str, Any], dtype: torch.dtype, device: DeviceInfo) -> AdapterBank | None:

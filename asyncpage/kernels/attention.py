@@ -66,4 +66,11 @@ class NativeAttention:
         self.write = code.asyncpage_attention_write
         self.write.argtypes, self.write.restype = (group, step, layer, _POINTER, _INT, _POINTER, _INT), None
         self.run = code.asyncpage_attention_run
+        self.write_address, self.run_address = (_address(function) for function in (self.write, self.run))
         self.run.argtypes, self.run.restype = (group, step, layer, _POINTER, _INT, _POINTER, _INT, _POINTER), None
+
+
+def _address(function: Any) -> int:
+    found = ctypes.cast(function, ctypes.c_void_p).value
+    assert found is not None, "a function is somewhere"
+    return found

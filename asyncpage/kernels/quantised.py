@@ -51,6 +51,11 @@ _NUMBERS = {kind: number for number, kind in enumerate(LAYOUTS)}
 _INT, _POINTER = ctypes.c_int64, ctypes.c_void_p
 
 
+def kind_number(kind: str) -> int:
+    """What the library calls a kind."""
+    return _NUMBERS[kind]
+
+
 def table_bytes(kind: str, rows: int, columns: int, lanes: int) -> int:
     """What a matrix takes in a table of a `Variant` with these `lanes`; columns are whole blocks of the file's."""
     layout = LAYOUTS[kind]

@@ -45,7 +45,10 @@ class DecoderLayer:
 
 
 class Decoder:
-    """See `model.Model`. `ropes`: the ways to turn positions that its attention parts name by index."""
+    """See `model.Model`. `ropes`: the ways to turn positions that its attention parts name by index.
+
+    `layers`, `norm` and `ropes` are what `forward` is made of, for those who do the same in another way.
+    """
 
     def __init__(
         self,
@@ -59,11 +62,11 @@ class Decoder:
     ) -> None:
         self.vocab_size, self.hidden_size = embedding.shape
         self.max_model_len = max_model_len
-        self._embedding, self._layers, self._norm, self._head = embedding, tuple(layers), norm, head
-        self._ropes = tuple(ropes)
-        self._layering = layering = Layering.of([layer.attention.shape for layer in self._layers])
+        self.layers, self.norm, self.ropes = tuple(layers), norm, tuple(ropes)
+        self._embedding, self._head = embedding, head
+        self._layering = layering = Layering.of([layer.attention.shape for layer in self.layers])
         self.groups, self.layer_groups, self.layer_slots = layering.groups, layering.layer_groups, layering.layer_slots
-        self.layer_params = tuple(LayerParams(layer.attention.scale) for layer in self._layers)
+        self.layer_params = tuple(LayerParams(layer.attention.scale) for layer in self.layers)
 
     def specs(self, kv_dtype: str, block_size: int) -> tuple[AttentionSpec, ...]:
         """One a group."""
@@ -76,10 +79,10 @@ class Decoder:
     def forward(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
         """Hidden states [T, E] after the last norm."""
         hidden_TE = self.embed(tokens_T)
-        angles = [rope.angles(positions_T, hidden_TE.dtype) for rope in self._ropes]
-        for layer in self._layers:
+        angles = [rope.angles(positions_T, hidden_TE.dtype) for rope in self.ropes]
+        for layer in self.layers:
             layer.advance(hidden_TE, angles, attend)
-        return self._norm(hidden_TE)
+        return self.norm(hidden_TE)
 
     def logits(self, hidden_RE: Tensor) -> Tensor:
         """float32 [R, vocab_size]."""

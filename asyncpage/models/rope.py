@@ -84,11 +84,12 @@ class RopeSettings:
 
 
 class Rope:
-    """Turns queries and keys. Made once a model, on its device."""
+    """Turns queries and keys, the first `dim` items of each head. Made once a model, on its device."""
 
     def __init__(self, settings: RopeSettings, device: torch.device) -> None:
         frequencies, self._factor = settings.frequencies()
         self._frequencies = frequencies.to(device)
+        self.dim = settings.dim
 
     def angles(self, positions_T: Tensor, dtype: torch.dtype) -> Angles:
         """Cosines, and sines with the sign of the rotation, each [T, 1, dim], computed in float32."""
