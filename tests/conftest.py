@@ -12,6 +12,7 @@ import pytest
 import structlog
 
 from asyncpage import store
+from asyncpage.kernels import loaded
 from tests import embedding_model as minilm
 from tests.cases import verdict
 
@@ -82,3 +83,11 @@ def demo_model() -> Path:
 def embedding_model() -> Path:
     """The folder of a BERT model for embeddings, with the files that sentence-transformers puts beside it."""
     return minilm.fetch()
+
+
+@pytest.fixture(autouse=True)
+def _native_code_as_before() -> Iterator[None]:
+    """What a test has opened, or has found lacking, in this process is nothing to the next one."""
+    before = loaded._current
+    yield
+    loaded._current = before

@@ -119,6 +119,7 @@ def as_data(graph: StepGraph, times: StepTimes | None) -> dict[str, Any]:
             "flops": _sum(graph, lambda one: one.flops) // graph.tokens,
         },
         "unused_tensors": graph.unused,
+        "native_lists": graph.is_stacked, "called_between": graph.called,
         "times": None if times is None else asdict(times),
     }  # fmt: skip
 
@@ -219,6 +220,20 @@ def _totals(graph: StepGraph) -> Iterator[str]:
         return
     yield f"a step     reads {_bytes(reads)} of weights, once for all its rows"
     yield f"a token    reads {_bytes(kv_read)} of KV cache, writes {_bytes(kv_written)}, takes {_count(flops)}FLOPs"
+    yield from _stack(graph)
+
+
+def _stack(graph: StepGraph) -> Iterator[str]:
+    """How layers run, where not part by part."""
+    if not graph.is_stacked:
+        return
+    yield "native     a server runs the layers as lists of native operators; times above are of its parts one by one"
+    layers: dict[tuple[str, str], list[int]] = {}
+    for place, reason in graph.called.items():
+        _, number, part = place.split(".")
+        layers.setdefault((part, reason), []).append(int(number))
+    for (part, reason), numbers in layers.items():
+        yield f"           {part} of layer{'s' * (len(numbers) > 1)} {_ranges(numbers)} is called between: {reason}"
 
 
 def _hints(graph: StepGraph, times: StepTimes | None) -> Iterator[str]:

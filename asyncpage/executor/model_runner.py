@@ -61,11 +61,10 @@ class ModelRunner:
         grammar_backend: str = BUILTIN,
         adapters: AdapterBank | None = None,
         proposer: Proposer | None = None,
-        stack: Stack | None = None,
     ) -> None:
         self.handshake = handshake
         self._adapters = adapters
-        self._model, self._stack = model, stack
+        self._model = model
         self._attention, self._experts = attention, experts
         device = attention.device
         self._batch = PersistentBatch(shape)
@@ -124,9 +123,12 @@ class ModelRunner:
             self._adapters.learn(lesson)
 
     def watch(self, put: Callable[[str, Any], Any]) -> None:
-        """For whoever measures: `put(name, part)` gives what to use in the place of model, backends and sampler."""
-        self._model, self._sampler = put("model", self._model), put("sampler", self._sampler)
-        self._stack = None
+        """For whoever measures: `put(name, part)` gives what to use in the place of model, backends and sampler.
+
+        A model that runs by lists is given as its parts, one by one.
+        """
+        parts = self._model.decoder if isinstance(self._model, Stack) else self._model
+        self._model, self._sampler = put("model", parts), put("sampler", self._sampler)
         self._sampling = self._sampling_pass()
         self._attention.watch(put)
 
@@ -209,8 +211,7 @@ class ModelRunner:
 
     def _forward(self, inputs: Inputs) -> torch.Tensor:
         self._attention.plan(inputs.batches)
-        layers = self._model if self._stack is None else self._stack
-        return layers.forward(inputs.tokens, inputs.positions, self._attention.attend)
+        return self._model.forward(inputs.tokens, inputs.positions, self._attention.attend)
 
     def _done(
         self,

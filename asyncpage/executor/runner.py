@@ -38,10 +38,9 @@ from asyncpage.executor.speculation.proposer import Proposer
 from asyncpage.kernels.loaded import Library, open_library
 from asyncpage.machine import read_cores, read_memory
 from asyncpage.messages import Handshake, Load
-from asyncpage.models.decoder import Decoder
 from asyncpage.models.model import Model
 from asyncpage.models.registry import build_model, is_encoder, outline_model
-from asyncpage.models.stack import Stack
+from asyncpage.models.stack import stacked
 from asyncpage.weights.checkpoint import open_checkpoint
 
 
@@ -171,12 +170,8 @@ def _load_runner(load: Load, undo: ExitStack, proposer: Proposer | None) -> Runn
     )
     beside = SlotPart(demand.block_bytes - (0 if draft is None else draft.block_bytes), demand.block_bytes)
     proposer = proposer or make_proposer(settings, draft, shape, limits, device, model, beside)
-    stack = None
-    if grids is not None and isinstance(library, Library) and isinstance(model, Decoder):
-        stack = Stack(model, library, attention.calls)
-    return ModelRunner(
-        handshake, model, attention, shape, experts, settings["grammar_backend"], adapters, proposer, stack
-    )
+    model = stacked(model, attention.calls)
+    return ModelRunner(handshake, model, attention, shape, experts, settings["grammar_backend"], adapters, proposer)
 
 
 def _adapter_bank(settings: Mapping[str, Any], dtype: torch.dtype, device: DeviceInfo) -> AdapterBank | None:

@@ -20,9 +20,11 @@ from asyncpage.errors import UsageError
 from asyncpage.executor.grids import outline_grids
 from asyncpage.executor.runner import dtype_on
 from asyncpage.formats.sentence_model import read_sentence_model
+from asyncpage.models.decoder import Decoder
 from asyncpage.models.operators import Block, Operator, list_operators
 from asyncpage.models.probe import LAYERS
 from asyncpage.models.registry import find_family, is_encoder, outline_encoder, outline_model
+from asyncpage.models.stack import parts_called
 from asyncpage.weights.checkpoint import Checkpoint, open_checkpoint
 
 SAMPLING = "sampler.sample"
@@ -36,7 +38,8 @@ class StepGraph:
     `context`: tokens that the last of them sees; `tokens`: how many the list is for, see `OperatorList`.
     `stored_as`, `stored_bytes`: by an operator's key, what its weights are in the files; `stored_sizes`: by the name of
     each tensor that the model takes. `elements`: how many weights these are, `listed_elements` those that operators
-    hold. `unused`: tensors of the files that it leaves.
+    hold. `unused`: tensors of the files that it leaves. `is_stacked`: layers run as lists of native operators, and
+    `called` tells which parts are called between these, by their place, and why.
     """
 
     family: str
@@ -57,6 +60,8 @@ class StepGraph:
     elements: int
     listed_elements: int
     unused: tuple[str, ...]
+    is_stacked: bool
+    called: Mapping[str, str]
 
     def listed_key(self, key: str) -> str:
         """The key under which the list has an operator of any layer."""
@@ -100,6 +105,8 @@ def _read(checkpoint: Checkpoint, settings: Mapping[str, Any], context: int | No
     def stored_as(name: str) -> str:
         return stored[name].kind if name in stored else "missing"
 
+    grids = None if encodes else outline_grids(settings, checkpoint, device, dtype)
+    stacked = None if grids is None else outline_model(config, torch_dtype, grids=grids).model
     found = list_operators(
         config,
         torch_dtype,
@@ -107,7 +114,7 @@ def _read(checkpoint: Checkpoint, settings: Mapping[str, Any], context: int | No
         context=context,
         kv_dtype=kv_dtype,
         block_size=settings["block_size"],
-        grids=None if encodes else outline_grids(settings, checkpoint, device, dtype),
+        grids=grids,
     )
     kinds: dict[str, tuple[str, ...]] = {}
     sizes: dict[str, int] = {}
@@ -134,6 +141,8 @@ def _read(checkpoint: Checkpoint, settings: Mapping[str, Any], context: int | No
         elements=found.elements,
         listed_elements=found.listed_elements,
         unused=tuple(name for name in checkpoint.names if name not in found.sizes),
+        is_stacked=isinstance(stacked, Decoder),
+        called=parts_called(stacked) if isinstance(stacked, Decoder) else {},
     )
 
 

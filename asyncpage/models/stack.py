@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asyncpage.kernels.loaded import Library
+from asyncpage.kernels.loaded import Library, current_library
 from asyncpage.kernels.quantised import kind_number
 from asyncpage.kernels.stack import Activation, AttentionCalls, Instruction, NativeStack, Operation
 from asyncpage.models.attention import AttentionPart, SelfAttention
 from asyncpage.models.decoder import Decoder, DecoderLayer
 from asyncpage.models.layers import ACTIVATIONS, GatedFeedForward, HeadNorm, RmsNorm, RowMap, WideRmsNorm
-from asyncpage.models.model import Attend
+from asyncpage.models.model import Attend, Model
 from asyncpage.models.quantised_linear import QuantisedLinear, SideBySide
 from asyncpage.models.rope import Angles, Rope
 
@@ -52,11 +52,25 @@ class _Step:
     attend: Attend
 
 
+def stacked(model: Model, calls_of: CallsOf) -> Model:
+    """The same model, run by lists where this process has native code and some of its parts have operators."""
+    library = current_library()
+    if isinstance(library, str) or not isinstance(model, Decoder) or len(parts_called(model)) == 2 * len(model.layers):
+        return model
+    return Stack(model, library, calls_of)
+
+
 class Stack:
-    """The layers and the last norm of `decoder`. `calls_of`: the attention of its layers."""
+    """See `model.Model`: that of `decoder`. `calls_of`: the attention of its layers."""
 
     def __init__(self, decoder: Decoder, library: Library, calls_of: CallsOf) -> None:
-        self._decoder = decoder
+        self.decoder = decoder
+        self.vocab_size, self.hidden_size, self.max_model_len = (
+            decoder.vocab_size, decoder.hidden_size, decoder.max_model_len,
+        )  # fmt: skip
+        self.groups, self.layer_groups, self.layer_slots = decoder.groups, decoder.layer_groups, decoder.layer_slots
+        self.layer_params = decoder.layer_params
+        self.specs, self.embed, self.logits = decoder.specs, decoder.embed, decoder.logits
         build = _Builder(calls_of)
         for layer in decoder.layers:
             build.layer(layer, decoder.hidden_size, decoder.ropes)
@@ -78,14 +92,14 @@ class Stack:
         return sum(callable(piece) for piece in self._pieces)
 
     def forward(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
-        """As the decoder's."""
+        """Hidden states [T, E] after the last norm, by lists."""
         rows, native = len(tokens_T), self._native
-        stream_TE, last_TE = self._decoder.embed(tokens_T), torch.empty(len(tokens_T), self._widths[_LAST])
+        stream_TE, last_TE = self.embed(tokens_T), torch.empty(len(tokens_T), self._widths[_LAST])
         self._make_room(rows)
         memory = [stream_TE, *self._buffers, last_TE]
         for buffer, tensor in zip(native.buffers, memory, strict=True):
             buffer.at, buffer.stride = tensor.data_ptr(), tensor.stride(0)
-        angles = [rope.angles(positions_T, torch.float32) for rope in self._decoder.ropes]
+        angles = [rope.angles(positions_T, torch.float32) for rope in self.decoder.ropes]
         for place, (cosines, sines) in zip(native.angles, angles, strict=False):
             place.cosines, place.sines = cosines.data_ptr(), sines.data_ptr()
         step = _Step(lambda buffer, width: memory[buffer][:rows, :width], angles, attend)
@@ -222,6 +236,15 @@ class _Builder:
             tensor = tensor.float().contiguous()
         self.held.append(tensor)
         return tensor.data_ptr()
+
+
+def parts_called(decoder: Decoder) -> dict[str, str]:
+    """What a `Stack` calls between its lists, by its place in the model, and why: a backend without functions apart."""
+    found = {}
+    for number, layer in enumerate(decoder.layers):
+        found[f"layers.{number}.attention"] = why_attention_is_called(layer.attention)
+        found[f"layers.{number}.feed_forward"] = why_feed_forward_is_called(layer.feed_forward)
+    return {place: reason for place, reason in found.items() if reason}
 
 
 def why_attention_is_called(attention: AttentionPart) -> str:

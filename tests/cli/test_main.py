@@ -126,7 +126,7 @@ def test_backends_are_listed_with_the_one_that_would_be_chosen(capsys: pytest.Ca
     assert "* native" in capsys.readouterr().out.splitlines()
     assert main(["backends", "--as", "cpu", "--json"]) == 0
     verdicts = json.loads(capsys.readouterr().out)
-    assert [verdict["name"] for verdict in verdicts if verdict["is_chosen"]] == ["cpu"]
+    assert [verdict["name"] for verdict in verdicts if verdict["is_chosen"]] == ["native"]
 
 
 def test_backends_explain_why_none_would_do(capsys: pytest.CaptureFixture[str]) -> None:

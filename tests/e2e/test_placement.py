@@ -56,7 +56,7 @@ def test_every_actor_on_its_own_loop_and_thread_gives_the_oracles_tokens(tiny_mo
     try:
         executor = ExecutorActor(
             ProcessLauncher(),
-            Load(executor_settings(config, tiny_model, None, None, None)),
+            Load(executor_settings(config, tiny_model, None, None)),
             cells["scheduler"].address,
             clock,
             load_timeout_s=60,

@@ -124,7 +124,7 @@ def test_tokens_are_those_without_a_draft_model(make: Make, great: str, tmp_path
 def test_a_draft_model_is_held_in_the_type_of_the_weights_of_the_great_one(make: Make, great: str) -> None:
     plain, _ = answers(make(weights_dtype="bfloat16"), 0)
     executor: Any = make(great, weights_dtype="bfloat16")
-    held, computed_in = (getattr(executor._proposer._model, name).weight.dtype for name in ("_embedding", "_norm"))
+    held, computed_in = (getattr(executor._proposer._model, name).weight.dtype for name in ("_embedding", "norm"))
     assert (held, computed_in) == (torch.bfloat16, torch.float32)
     drafted, _ = answers(executor, DRAFTS)
     assert drafted == plain

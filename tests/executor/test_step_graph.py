@@ -22,7 +22,7 @@ from tests.weights.tiny_models import MODELS, tiny
 
 
 def settings(path: Path, **changes: Any) -> dict[str, Any]:
-    return executor_settings(EngineConfig(model=str(path), cpu_threads=1, **changes), path, None, None, None)
+    return executor_settings(EngineConfig(model=str(path), cpu_threads=1, **changes), path, None, None)
 
 
 def saved(name: str, folder: Path) -> Path:

@@ -31,6 +31,7 @@ from asyncpage.machine import read_memory
 from asyncpage.messages import LayerGroup
 from asyncpage.models.model import Model
 from asyncpage.models.registry import build_model, is_encoder, outline_model
+from asyncpage.models.stack import stacked
 from asyncpage.weights.checkpoint import open_checkpoint
 
 
@@ -119,7 +120,7 @@ def make_proposer(
             head = HeadProposer(draft.model, great.embed, attention, shape, draft.tables[0])
             shortest, longest = settings["ngram_lengths"]
             return InTurn(NgramProposer(shortest, longest), head) if shortest else head
-        return DraftModel(draft.model, attention, shape, draft.tables, great.vocab_size)
+        return DraftModel(stacked(draft.model, attention.calls), attention, shape, draft.tables, great.vocab_size)
     match settings.get("speculation", "off"):
         case "off":
             return None
