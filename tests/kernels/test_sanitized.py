@@ -5,20 +5,28 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from asyncpage.kernels import native
 from asyncpage.kernels.quantised import LAYOUTS
 from asyncpage.kernels.variant import Variant
 
-HARNESS = Path(__file__).with_name("harness.cpp")
+HERE = Path(__file__).parent
+LAYERS = [native.SOURCES / name for name in ("attention.cpp", "stack.cpp", "linear.cpp")]
 
 
-def test_it_touches_no_memory_but_its_own_and_relies_on_nothing_undefined(tmp_path: Path, variant: Variant) -> None:
+@pytest.mark.parametrize(
+    "sources", [[HERE / "harness.cpp"], [HERE / "layers_harness.cpp", *LAYERS]], ids=["products", "layers"]
+)
+def test_it_touches_no_memory_but_its_own_and_relies_on_nothing_undefined(
+    tmp_path: Path, variant: Variant, sources: list[Path]
+) -> None:
     layouts = [f"{{{layout.columns},{layout.file_bytes}}}" for layout in LAYOUTS.values()]
     program = tmp_path / "harness"
     subprocess.run(
         ["c++", "-std=c++17", "-O1", "-g1", "-pthread", "-Wno-psabi", *variant.flags, "-I", str(native.SOURCES),
          "-fsanitize=address,undefined", "-fno-sanitize-recover=all", f"-DHARNESS_LAYOUTS={','.join(layouts)}",
-         str(HARNESS), "-o", str(program)],
+         *map(str, sources), "-o", str(program)],
         check=True,
     )  # fmt: skip
     # Helper threads and what they hold live as long as the process.
