@@ -27,7 +27,10 @@ BLOCKED = (
 )
 TORCH_SIDE = ("executor", "models", "weights", "kernels")
 # The backends that compute; their contract, devices and registry are read without torch.
-TORCH_MODULES = ("backends.cpu", "backends.cpu_plan", "backends.memory", "backends.reference", "testing.attention")
+TORCH_MODULES = (
+    "backends.cpu", "backends.cpu_cache", "backends.cpu_plan", "backends.memory", "backends.native",
+    "backends.reference", "testing.attention",
+)  # fmt: skip
 
 IMPORT_ALL = """
 import importlib, sys

@@ -61,7 +61,9 @@ async def test_the_demo_model_pools_as_the_oracle_does_and_answers_beside_it(
     tokenizer = load_tokenizer(demo_model)
     texts = ["The sky is blue.", "def add(a, b):\n    return a + b", "Wie spät ist es? " * 8, "x"]
     prompts = [tokenizer.encode(text) for text in texts]
-    engine = await AsyncEngine.start(settings(demo_model, max_num_batched_tokens=32, long_prefill_token_threshold=9))
+    engine = await AsyncEngine.start(
+        settings(demo_model, exact=True, max_num_batched_tokens=32, long_prefill_token_threshold=9)
+    )
     try:
         streamed = asyncio.ensure_future(answer(engine, prompts[2], greedy(8)))
         await check(engine, demo_oracle, prompts)
