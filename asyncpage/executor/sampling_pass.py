@@ -70,6 +70,8 @@ class SamplingPass:
         `places` [R]: where in `hidden_TE` the state at each row's last known token is; those at its drafts follow.
         `have_company`: other rows are in the step, too.
         """
+        if len(rows) <= self._slice and not drafted.any():
+            return self._run_plain(rows, drafted, places, hidden_TE, have_company=have_company)
         turn = _Turn(self._batch, self._sampler, rows, drafted, have_company=have_company)
         for part in self._parts(drafted):
             depth = int(drafted[part].max()) + 1
@@ -88,6 +90,24 @@ class SamplingPass:
                     break
         self._batch.leave_one(rows)
         return turn.outcome()
+
+    def _run_plain(
+        self, rows: Int32, drafted: Int32, places: Int32, hidden_TE: torch.Tensor, *, have_company: bool
+    ) -> Outcome:
+        """The same where none has drafts and all fit one slice, as in most steps: in few operations."""
+        batch = self._batch
+        logits_RV = self._logits(hidden_TE[torch.from_numpy(places.astype(np.int64)).to(hidden_TE.device)])
+        numbers = (batch.known[rows] - batch.prompts[rows]).astype(np.int64)
+        sampled = self._sampler.sample(rows, numbers, logits_RV, batch.known_of, have_company=have_company)
+        if sampled.late or sampled.failed:
+            turn = _Turn(batch, self._sampler, rows, drafted, have_company=have_company)
+            turn.keep(0, np.arange(len(rows)), sampled)
+            batch.leave_one(rows)
+            return turn.outcome()
+        batch.append(rows, sampled.tokens)
+        self._sampler.append(rows, sampled.tokens)
+        batch.leave_one(rows)
+        return Outcome(rows, np.ones_like(rows), sampled.tokens, drafted, sampled.logprobs, (), {})
 
     def _parts(self, drafted: Int32) -> Iterator[slice]:
         """Runs of rows whose positions are few enough to have their logits at once."""
@@ -121,6 +141,20 @@ class _Turn:
 
         Rows of other parts are company: of those before, what can say something, behind, whatever may. A row that has
         said something in this step never holds up others, nor is it late.
+        """
+        batch, rows = self._batch, self._rows[members]
+        sampled = self._sampler.sample(
+            rows,
+            (batch.known[rows] - batch.prompts[rows]).astype(np.int64),
+            logits_SV,
+            batch.known_of,
+            have_company=self._have_company or level > 0 or bool(self._members) or not is_last_part,
+            has_waited=self._has_waited,
+        )
+        return self.keep(level, members, sampled)
+
+    def keep(self, level: int, members: Int64, sampled: Sampled) -> Int64:
+        """Take in what was sampled for `members`; returns those whose draft at this level stood.
 
         A row that fails with drafts behind it waits, and tries none any more: attention gives what is hidden the weight
         0, and 0 times NaN is NaN, so a draft of which the model makes no numbers may have spoilt it. Its last token is
@@ -128,14 +162,6 @@ class _Turn:
         """
         batch, rows = self._batch, self._rows[members]
         known = batch.known[rows]
-        sampled = self._sampler.sample(
-            rows,
-            (known - batch.prompts[rows]).astype(np.int64),
-            logits_SV,
-            batch.known_of,
-            have_company=self._have_company or level > 0 or bool(self._members) or not is_last_part,
-            has_waited=self._has_waited,
-        )
         if sampled.late or sampled.failed:
             self._has_waited |= bool(sampled.late)
             spoilt = [index for index, _ in sampled.failed if self._drafted[members[index]] > level]

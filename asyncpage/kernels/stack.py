@@ -84,8 +84,8 @@ class Buffer(ctypes.Structure):
     _fields_ = [("at", _POINTER), ("stride", _INT)]
 
 
-class StepAngles(ctypes.Structure):
-    """Cosines and signed sines of a step's positions, float32 [rows, width]."""
+class PositionAngles(ctypes.Structure):
+    """Cosines and signed sines of positions from 0 on, float32 [positions, width]."""
 
     _fields_ = [("cosines", _POINTER), ("sines", _POINTER)]
 
@@ -96,6 +96,7 @@ class _Run(ctypes.Structure):
         *((name, _INT) for name in ("count", "rows", "threads")),
         ("buffers", _POINTER),
         ("angles", _POINTER),
+        ("positions", _POINTER),
     ]
 
 
@@ -104,16 +105,20 @@ class NativeStack:
 
     def __init__(self, library: Library, buffers: int, angles: int) -> None:
         self.buffers = (Buffer * buffers)()
-        self.angles = (StepAngles * max(1, angles))()
+        self.angles = (PositionAngles * max(1, angles))()
         self._run = _Run(
             threads=library.threads, buffers=ctypes.addressof(self.buffers), angles=ctypes.addressof(self.angles)
         )
         self._call = library.code.asyncpage_stack
         self._call.argtypes, self._call.restype = (ctypes.POINTER(_Run),), ctypes.c_int
 
-    def run(self, instructions: ctypes.Array[Instruction], rows: int) -> None:
-        """Errors: `MemoryError`. That addresses and sizes are right is the caller's care."""
+    def run(self, instructions: ctypes.Array[Instruction], rows: int, positions: int) -> None:
+        """`positions`: the address of the rows', int64. Errors: `MemoryError`.
+
+        That addresses and sizes are right, and that angles are there for every position, is the caller's care.
+        """
         run = self._run
+        run.positions = positions
         run.instructions, run.count, run.rows = ctypes.addressof(instructions), len(instructions), rows
         if self._call(run):
             raise MemoryError(f"no memory for a step of {rows} tokens")

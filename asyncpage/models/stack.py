@@ -33,6 +33,8 @@ CallsOf = Callable[[int], AttentionCalls | None]
 _STREAM, _NORMED, _WIDE, _NARROW, _LAST = range(5)
 """Buffers: the residual stream, what norms make of it, outputs of wide products, what goes into the next, the end."""
 
+_FIRST_POSITIONS = 1024
+
 _ACTIVATIONS = {
     id(ACTIVATIONS["silu"]): Activation.SILU,
     id(ACTIVATIONS["gelu_new"]): Activation.GELU_TANH,
@@ -80,6 +82,8 @@ class Stack:
         self._native = NativeStack(library, len(build.widths), len(decoder.ropes))
         self._widths = build.widths
         self._buffers: list[Tensor] = []
+        self._positions = 0
+        self._angles: list[list[Tensor]] = [[] for _ in decoder.ropes]
 
     @property
     def native_calls(self) -> int:
@@ -99,16 +103,31 @@ class Stack:
         memory = [stream_TE, *self._buffers, last_TE]
         for buffer, tensor in zip(native.buffers, memory, strict=True):
             buffer.at, buffer.stride = tensor.data_ptr(), tensor.stride(0)
-        angles = [rope.angles(positions_T, torch.float32) for rope in self.decoder.ropes]
-        for place, (cosines, sines) in zip(native.angles, angles, strict=False):
-            place.cosines, place.sines = cosines.data_ptr(), sines.data_ptr()
-        step = _Step(lambda buffer, width: memory[buffer][:rows, :width], angles, attend)
+        self._turn_to(int(positions_T.max()) + 1)
+        step = None
         for piece in self._pieces:
-            if callable(piece):
-                piece(step)
-            else:
-                native.run(piece, rows)
+            if not callable(piece):
+                native.run(piece, rows, positions_T.data_ptr())
+                continue
+            if step is None:
+                angles = [rope.angles(positions_T, torch.float32) for rope in self.decoder.ropes]
+                step = _Step(lambda buffer, width: memory[buffer][:rows, :width], angles, attend)
+            piece(step)
         return last_TE
+
+    def _turn_to(self, end: int) -> None:
+        """Have the angles of all positions before `end`; what is there stays as it is."""
+        if end <= self._positions:
+            return
+        more = torch.arange(self._positions, max(end, 2 * self._positions, _FIRST_POSITIONS))
+        for number, rope in enumerate(self.decoder.ropes):
+            found = [part[:, 0].contiguous() for part in rope.angles(more, torch.float32)]
+            if self._angles[number]:
+                found = [torch.cat(parts) for parts in zip(self._angles[number], found, strict=True)]
+            self._angles[number] = found
+            place, (cosines, sines) = self._native.angles[number], found
+            place.cosines, place.sines = cosines.data_ptr(), sines.data_ptr()
+        self._positions += len(more)
 
     def _make_room(self, rows: int) -> None:
         if not self._buffers or len(self._buffers[0]) < rows:

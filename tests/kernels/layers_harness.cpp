@@ -98,7 +98,9 @@ void list(int64_t rows, int64_t width, int64_t threads) {
         put(TURN, 1, 1, 0);
         all.back().width = turned, all.back().outputs = width;
     }
-    const Run run{all.data(), static_cast<int64_t>(all.size()), rows, threads, buffers, turns};
+    Exact<int64_t> positions(rows);
+    for (int64_t row = 0; row < rows; ++row) positions.at[row] = rows - 1 - row;
+    const Run run{all.data(), static_cast<int64_t>(all.size()), rows, threads, buffers, turns, positions.at};
     if (asyncpage_stack(&run) != 0) std::abort();
     for (int64_t i = 0; i < rows * width; ++i) if (!std::isfinite(narrow.at[i])) std::abort();
 }

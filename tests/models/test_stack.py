@@ -96,12 +96,15 @@ def on_tables(checkpoint: Checkpoint, library: Library, *, is_on_grid: bool) -> 
     return Grids(grid, checkpoint.blocks, library.variant.lanes, products)
 
 
-def test_it_computes_what_the_parts_do(checkpoint: Checkpoint, library: Library) -> None:
+def test_it_computes_what_the_parts_do(
+    checkpoint: Checkpoint, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In float32 throughout, where last bits stay last bits; the parts' attention is the reference's."""
+    monkeypatch.setattr(room, "_FIRST_POSITIONS", 8)  # so that angles are added to
     plain = Scene(checkpoint, "reference", None)
     scene = Scene(checkpoint, "native", on_tables(checkpoint, library, is_on_grid=False))
     stack = Stack(scene.model, library, scene.attention.calls)
-    for rows in ([(0, 0, 40), (1, 0, 1)], [(1, 1, 33)], [(0, 40, 41), (1, 33, 34)]):
+    for rows in ([(0, 0, 5), (1, 0, 1)], [(0, 5, 40)], [(1, 1, 33)], [(0, 40, 41), (1, 33, 34)]):
         for found, wanted in zip(scene.run(stack, rows), plain.run(plain.model, rows), strict=True):
             torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4 * float(wanted.abs().max()))
 
@@ -141,12 +144,15 @@ class List:
     def __init__(self, library: Library, *shapes: tuple[int, int]) -> None:
         dice = torch.Generator().manual_seed(4)
         self.rows = [torch.randn(shape, generator=dice) * 3 for shape in shapes]
+        self.positions = torch.arange(len(self.rows[0]))
         self.native = NativeStack(library, len(shapes), 1)
         for buffer, rows in zip(self.native.buffers, self.rows, strict=True):
             buffer.at, buffer.stride = rows.data_ptr(), rows.stride(0)
 
     def run(self, operation: Operation, **fields: Any) -> None:
-        self.native.run((Instruction * 1)(Instruction(operation=operation, **fields)), len(self.rows[0]))
+        self.native.run(
+            (Instruction * 1)(Instruction(operation=operation, **fields)), len(self.rows[0]), self.positions.data_ptr()
+        )
 
 
 @pytest.mark.parametrize("width", [1, 7, 16, 33, 96, 576])

@@ -105,7 +105,8 @@ void do_row(const RowJob& job, int64_t row) {
             });
         case TURN: {
             const Angles& angles = job.run.angles[of.kind];
-            return turn(to, of.heads, of.outputs, of.width, angles.cosines + row * of.width, angles.sines + row * of.width);
+            const int64_t at = job.run.positions[row] * of.width;
+            return turn(to, of.heads, of.outputs, of.width, angles.cosines + at, angles.sines + at);
         }
         default: return;
     }

@@ -33,7 +33,7 @@ struct Buffer {
 };
 
 struct Angles {
-    const float *cosines, *sines;  // [rows, width]
+    const float *cosines, *sines;  // [positions, width]
 };
 
 struct Run {
@@ -41,6 +41,7 @@ struct Run {
     int64_t count, rows, threads;
     const Buffer* buffers;
     const Angles* angles;
+    const int64_t* positions;  // [rows]
 };
 
 }  // namespace asyncpage
