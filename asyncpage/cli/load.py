@@ -1,6 +1,6 @@
 """Sends streamed requests to an OpenAI-compatible server at a given rate and width, and times what comes back.
 
-`bench` calls it; it speaks to nothing but the server's HTTP port.
+`bench` calls it, and the comparison with other engines; it speaks to nothing but the server's HTTP port.
 
 INVARIANT: at most `max_concurrency` requests are under way; the same seed sends the same prompts at the same times.
 """
@@ -12,7 +12,7 @@ import json
 import os
 import random
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from asyncpage.cli.latency import Sample
 from asyncpage.errors import AsyncpageError
 
 # Common English words, each one token in most vocabularies when a space stands before it.
-_WORDS = tuple(
+WORDS = tuple(
     re.findall(
         r"\w+",
         "the of and to in is that it was for on are as with his they at be this from have or by one had not but what "
@@ -81,8 +81,18 @@ async def drive(
     plan: Plan, now: Callable[[], float], progress: Callable[[int, int], None]
 ) -> tuple[list[Sample], float]:
     """Run the plan; returns the samples in sending order and the seconds from first send to last end."""
-    samples = [Sample() for _ in range(plan.num_prompts)]
-    gate = asyncio.Semaphore(plan.max_concurrency or plan.num_prompts)
+    return await send_all(plan, tuple(zip(_prompts(plan), _arrivals(plan), strict=True)), now, progress)
+
+
+async def send_all(
+    plan: Plan, prompts: Sequence[tuple[str, float]], now: Callable[[], float], progress: Callable[[int, int], None]
+) -> tuple[list[Sample], float]:
+    """The same for prompts of one's own, each with the seconds after the start at which it goes out, ascending.
+
+    Of the plan what it says of prompts and their times does not count.
+    """
+    samples = [Sample() for _ in prompts]
+    gate = asyncio.Semaphore(plan.max_concurrency or len(prompts))
     finished = 0
 
     async def send(session: aiohttp.ClientSession, sample: Sample, text: str) -> None:
@@ -90,7 +100,7 @@ async def drive(
         async with gate:
             await _one(session, plan, text, sample, now)
         finished += 1
-        progress(finished, plan.num_prompts)
+        progress(finished, len(prompts))
 
     # Without these limits aiohttp would queue requests itself and cut long answers off.
     connector = aiohttp.TCPConnector(limit=0)
@@ -98,7 +108,7 @@ async def drive(
     async with aiohttp.ClientSession(headers=_headers(plan.api_key), connector=connector, timeout=timeout) as session:
         started = now()
         async with asyncio.TaskGroup() as group:
-            for sample, text, due_s in zip(samples, _prompts(plan), _arrivals(plan), strict=True):
+            for sample, (text, due_s) in zip(samples, prompts, strict=True):
                 await asyncio.sleep(max(0.0, started + due_s - now()))
                 group.create_task(send(session, sample, text))
         return samples, now() - started
@@ -107,7 +117,7 @@ async def drive(
 def _prompts(plan: Plan) -> Iterator[str]:
     source = random.Random(f"prompts {plan.seed}")
     for _ in range(plan.num_prompts):
-        yield " ".join(source.choices(_WORDS, k=plan.random_input_len))
+        yield " ".join(source.choices(WORDS, k=plan.random_input_len))
 
 
 def _arrivals(plan: Plan) -> Iterator[float]:
