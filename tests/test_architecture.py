@@ -117,6 +117,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("cli", "executor.holding"): "'asyncpage doctor' tells what weights would take, which only loading them knows",
     ("cli", "executor.step_graph"): "the same tells of what a step is made, which only the executor's side knows",
     ("cli", "executor.step_clock"): "and measures it, on a runner of its own",
+    ("cli", "executor.roofline"): "'asyncpage bench roofline' tells what steps must do, and what the machine can",
     ("cli", "kernels.native"): "'asyncpage doctor' says which native code runs; it is readable without torch",
     ("cli", "kernels.quantised"): "weights that it multiplies by as they are take what they take in the file",
     ("cli", "models.operators"): "operators are values, which it prints",

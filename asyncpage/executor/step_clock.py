@@ -1,16 +1,19 @@
 """Measures where the time of a step goes, operator by operator, on a runner that it loads for this alone.
 
 `asyncpage doctor` asks for it with the graph that it shows (`step_graph`). The runner is the one that serves, loaded as
-for serving; probes are put around its parts from outside, and cost about a microsecond a part.
+for serving; probes are put around its parts from outside, and cost about a microsecond a part. `asyncpage bench
+roofline` asks for whole steps, around whose parts nothing is put.
 
 INVARIANT: the times of all operators and of the rest add up to the time of the steps.
 """
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
@@ -100,26 +103,59 @@ def measure(graph: StepGraph, settings: Mapping[str, Any], rows: int, told: Told
 
     Errors: as `load_runner`; `UsageError` above all, where the machine has too little memory for it.
     """
-    block_size = settings["block_size"]
     prompt = min(PROMPT_TOKENS, graph.max_model_len)
+    before = _tokens_before(graph)
+    longest = graph.context if graph.is_encoder else max(prompt, before + _WARM_STEPS + _STEPS) + 1
+    with _loaded(graph, settings, rows, prompt, longest) as runner:
+        bench = _Bench(graph, runner, settings["block_size"], told)
+        bench.watch()
+        if graph.is_encoder:
+            return StepTimes(bench.prompts(rows, graph.context, _PROMPTS), None)
+        total = _PROMPTS + _steps_of(rows, before, prompt)
+        prefill = bench.prompts(1, prompt, total)
+        return StepTimes(prefill, bench.decode(rows, before, prompt, total))
+
+
+def measure_whole(
+    graph: StepGraph, settings: Mapping[str, Any], batches: Sequence[int], prompt: int, told: Told
+) -> tuple[StepTime, ...]:
+    """A step of a prompt of so many tokens, then the middle one of several of each batch at the graph's context.
+
+    They are timed as they are served, and nothing is told of operators. Errors: as `measure`; not for an encoder.
+    """
+    before = _tokens_before(graph)
+    longest = max(prompt, before + _WARM_STEPS + _STEPS) + 1
+    with _loaded(graph, settings, max(batches), prompt, longest) as runner:
+        bench = _Bench(graph, runner, settings["block_size"], told)
+        total = _PROMPTS + sum(_steps_of(rows, before, prompt) for rows in batches)
+        prefill = bench.prompts(1, prompt, total)
+        return (prefill, *(bench.decode(rows, before, prompt, total) for rows in batches))
+
+
+def _tokens_before(graph: StepGraph) -> int:
+    """Of a row whose steps are measured, so that the middle one of them has the graph's context."""
     answer = _WARM_STEPS + _STEPS
-    before = max(1, min(graph.context - answer // 2, graph.max_model_len - answer - 1))
-    longest = graph.context if graph.is_encoder else max(prompt, before + answer) + 1
+    return max(1, min(graph.context - answer // 2, graph.max_model_len - answer - 1))
+
+
+def _steps_of(rows: int, before: int, chunk: int) -> int:
+    """How many steps `_Bench.decode` takes."""
+    return -(-before // chunk) + (rows > 1) + _WARM_STEPS + _STEPS
+
+
+@contextmanager
+def _loaded(graph: StepGraph, settings: Mapping[str, Any], rows: int, prompt: int, longest: int) -> Iterator[_Runner]:
+    blocks = (rows + 1) * graph.groups * -(-longest // settings["block_size"])
     changes: dict[str, Any] = {
         "max_model_len": min(longest, graph.max_model_len),
         "max_num_seqs": rows + 1,
         "max_num_batched_tokens": max(prompt, rows),
         "kv_cache_bytes": None,
-        "num_kv_blocks": None if graph.is_encoder else 1 + (rows + 1) * graph.groups * -(-longest // block_size),
+        "num_kv_blocks": None if graph.is_encoder else 1 + blocks,
     }
     runner = cast(_Runner, load_runner(Load({**settings, **changes})))
     try:
-        bench = _Bench(graph, runner, block_size, told)
-        if graph.is_encoder:
-            return StepTimes(bench.prompts(rows, graph.context, _PROMPTS), None)
-        total = _PROMPTS + -(-before // prompt) + (rows > 1) + answer
-        prefill = bench.prompts(1, prompt, total)
-        return StepTimes(prefill, bench.decode(rows, before, prompt, total))
+        yield runner
     finally:
         runner.close()
 
@@ -134,7 +170,10 @@ class _Bench:
         )
         self._random = np.random.default_rng(0)
         self._done = 0
-        runner.watch(self._put)
+
+    def watch(self) -> None:
+        """Tell the operators' times apart from here on."""
+        self._runner.watch(self._put)
 
     def prompts(self, rows: int, tokens: int, total: int) -> StepTime:
         """A step that computes whole prompts, after one to warm up."""
@@ -143,7 +182,7 @@ class _Bench:
             self._step(0, 0, total, removed=rows)
         self._clock.own_ns.clear()
         took = self._step(rows, tokens, total, added=self._rows(rows, tokens))
-        spent = self._time(rows, tokens, took, 1)
+        spent = self._time(rows, tokens, [took])
         self._step(0, 0, total, removed=rows)
         return spent
 
@@ -161,8 +200,9 @@ class _Bench:
         for _ in range(_WARM_STEPS):
             self._step(rows, 1, total)
         self._clock.own_ns.clear()
-        took = sum(self._step(rows, 1, total) for _ in range(_STEPS))
-        return self._time(rows, 1, took, _STEPS)
+        spent = self._time(rows, 1, [self._step(rows, 1, total) for _ in range(_STEPS)])
+        self._step(0, 0, total, removed=rows)
+        return spent
 
     def _put(self, name: str, part: Any) -> Probe:
         if name == "model":
@@ -224,12 +264,12 @@ class _Bench:
             self._told(self._done, total)
         return took
 
-    def _time(self, rows: int, tokens: int, took_ns: int, steps: int) -> StepTime:
-        """What the clock has, a step."""
+    def _time(self, rows: int, tokens: int, took_ns: Sequence[int]) -> StepTime:
+        """What the clock has, a step on average; of steps that were not watched the middle one."""
         listed = {operator.key for block in self._graph.blocks for operator in block.operators}
         spent: Counter[str] = Counter()
         for key, own in self._clock.own_ns.items():
             spent[self._graph.listed_key(key)] += own
-        us = {key: spent[key] / steps / 1000 for key in listed}
-        total = took_ns / steps / 1000
+        us = {key: spent[key] / len(took_ns) / 1000 for key in listed}
+        total = (statistics.mean(took_ns) if self._clock.own_ns else statistics.median(took_ns)) / 1000
         return StepTime(rows, tokens, total, us, total - sum(us.values()))

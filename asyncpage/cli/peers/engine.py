@@ -104,7 +104,7 @@ def install(peer: Peer, folder: Path, say: Callable[[str], None]) -> Path:
         _do(peer, (sys.executable, "-m", "venv", str(home)), _INSTALL_LIMIT_S)
         _do(peer, (str(python), "-m", "pip", "install", "--quiet", *peer.requirements), _INSTALL_LIMIT_S)
         check(peer, python)
-    except NotInstalled:
+    except BaseException:
         shutil.rmtree(home, ignore_errors=True)
         raise
     (home / "complete").touch()
