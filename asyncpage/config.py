@@ -92,6 +92,13 @@ class EngineConfig:
     long_prefill_token_threshold: int = setting(
         0, "most tokens one prompt may take of a step, 0 for no limit", unit="tokens"
     )
+    itl_target_ms: float | None = setting(
+        None,
+        "how long answers that run may wait for their next token while prompts are computed beside them, which is in "
+        "slices of measured length; raise it, or 0 for no bound, where throughput matters more; default: 60 on a CPU, "
+        "elsewhere no bound",
+        unit="ms",
+    )
     whole_prompt_admission: bool = setting(
         True,
         "let a request in only when blocks for all it knows are free; without it more start at once and preempt one "
@@ -298,6 +305,12 @@ class EngineConfig:
             yield f"--fairness-bound must be 0 (no bound) or more, got {self.fairness_bound}"
         if self.long_prefill_token_threshold < 0:
             yield "--long-prefill-token-threshold must be 0 (no limit) or more"
+        if self.itl_target_ms is not None and self.itl_target_ms < 0:
+            yield f"--itl-target-ms must be 0 (no bound) or more, got {self.itl_target_ms:g}"
+        if self.itl_target_ms and not self.enable_chunked_prefill:
+            yield (
+                "--itl-target-ms cuts prompts into chunks, which --no-enable-chunked-prefill forbids; give one of them"
+            )
         if self.long_prefill_token_threshold and not self.enable_chunked_prefill:
             yield (
                 "--long-prefill-token-threshold cuts prompts into chunks, which --no-enable-chunked-prefill forbids; "

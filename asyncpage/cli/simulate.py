@@ -61,6 +61,7 @@ _SETTINGS = frozenset(
         "prefix_index",
         "enable_chunked_prefill",
         "long_prefill_token_threshold",
+        "itl_target_ms",
         "whole_prompt_admission",
         "watermark",
         "scheduling_policy",

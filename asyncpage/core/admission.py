@@ -15,7 +15,8 @@ class SchedulerSettings:
     `capacity_blocks`: usable blocks of the pool. `max_tokens`: the context limit. `depth`: steps in flight.
     `long_prefill_tokens` 0 sets no limit. `eos_ids`: tokens that end every request that does not ignore them.
     `policy` and `victims` by name; `fairness_bound`: see `waiting_queue`. `adapter_slots`: adapters in one batch.
-    `most_drafts`: of a row in a step, 0 without speculation.
+    `most_drafts`: of a row in a step, 0 without speculation. `itl_target_us`: that a step with rows that decode should
+    take at most, as far as prompts beside them can be cut; 0 for no bound.
     """
 
     rows: int
@@ -35,6 +36,7 @@ class SchedulerSettings:
     fairness_bound: int = 0
     adapter_slots: int = 0
     most_drafts: int = 0
+    itl_target_us: int = 0
 
 
 def refusal(admit: Admit, settings: SchedulerSettings, *, living: int, retry_after_s: float) -> Failure | None:

@@ -9,13 +9,16 @@ INVARIANT: a row that was emptied is told to the KV manager in the next `Reserve
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence as Items
 
 import numpy as np
+from numpy.typing import NDArray
 
 from asyncpage.core.admission import SchedulerSettings
 from asyncpage.core.draft_length import DraftLengths
 from asyncpage.core.policy import VICTIM_POLICIES, Policy
+from asyncpage.core.prefill_slice import PrefillSlice
 from asyncpage.core.returned import Returned
 from asyncpage.core.roster import Roster
 from asyncpage.core.running import Running
@@ -60,6 +63,8 @@ class StepPlanner:
             victims=VICTIM_POLICIES[settings.victims],
         )
         self._lengths = DraftLengths(settings.rows, settings.most_drafts) if settings.most_drafts else None
+        target_us = settings.itl_target_us
+        self._slice = PrefillSlice(target_us, settings.block_size, settings.budget_tokens) if target_us else None
         self.roster = Roster(
             self.running,
             policy,
@@ -79,6 +84,10 @@ class StepPlanner:
         self._is_owed = False  # the KV manager holds blocks back for a step that was in flight when it last settled
         self._is_saving = False  # blocks wait to be saved: steps without rows carry them when nothing runs
         self._has_drafts = False  # the last `Reserve` asked for some
+        self._decoding: NDArray[np.bool_] | None = (
+            None  # rows that do, where the next step may have prompts beside them
+        )
+        self._with_prompts: deque[tuple[int, int, int]] = deque()  # steps in flight: number, rows that decode, tokens
         self._free_blocks = 0  # at the last settlement; a step begins with no fewer
         self._released: list[Released] = []
         self._removed: list[int] = []
@@ -101,7 +110,7 @@ class StepPlanner:
         # A suspect is alone only if nothing else is in flight, so the pipeline is one deep while any is tried.
         depth = settings.depth if not roster.quarantine.has_suspects else 1
         if not may_leave or len(running.in_flight) >= depth:
-            return self._reserve(running.no_wants, 0, ()) if self._released else None
+            return self._reserve(running.no_wants, 0, settings.budget_tokens, ()) if self._released else None
         is_disturbed = self._released or self._is_saving or roster.may_change or self._waits_for_hits
         if self._granted and running.may_go_on and not is_disturbed:
             self._granted -= 1
@@ -112,21 +121,48 @@ class StepPlanner:
             self._removed.append(row)
         candidates = roster.candidates(settings.budget_tokens)
         wants, tokens = running.wants(settings.long_prefill_tokens)
+        wants, tokens, budget_tokens = self._cut(wants, tokens, has_candidates=bool(candidates))
         if tokens or candidates or self._released or self._is_saving or (self._is_owed and not running.in_flight):
             drafts = EMPTY
             if self._lengths is not None and tokens:
                 awaited = sum(candidate.known for candidate in candidates)  # a draft keeps no prompt waiting
                 budget = settings.budget_tokens - awaited
                 drafts = self._lengths.choose(running.room_for_drafts(wants), tokens, budget)
-            return self._reserve(wants, tokens, candidates, drafts)
+            return self._reserve(wants, tokens, budget_tokens, candidates, drafts)
         return None
 
-    def _reserve(self, wants: Int32, tokens: int, candidates: tuple[Candidate, ...], drafts: Int32 = EMPTY) -> Reserve:
+    def _cut(self, wants: Int32, tokens: int, *, has_candidates: bool) -> tuple[Int32, int, int]:
+        """What rows want, its sum, and the step's budget, where prompts are not to hold up rows that decode.
+
+        Those come first, whatever the order: a row without a token waits for a step more.
+        """
+        running, most = self.running, self._settings.budget_tokens
+        self._decoding = None
+        if self._slice is None or not (has_candidates or tokens > len(running)):
+            return wants, tokens, most
+        self._decoding = decoding = running.decoding(wants)
+        decodes = int(decoding.sum())
+        if not decodes:
+            return wants, tokens, most
+        left = min(self._slice.tokens, most - decodes)
+        if tokens - decodes > left:
+            order = running.order()
+            asked = np.where(decoding, 0, wants)[order]
+            wants = wants.copy()
+            wants[order] = np.where(decoding[order], wants[order], np.clip(left - (asked.cumsum() - asked), 0, asked))
+            tokens = decodes + left
+        return wants, tokens, decodes + left
+
+    def _reserve(
+        self, wants: Int32, tokens: int, budget_tokens: int, candidates: tuple[Candidate, ...], drafts: Int32 = EMPTY
+    ) -> Reserve:
+        """`budget_tokens`: of the step without `drafts`."""
         running, settings = self.running, self._settings
         self._has_drafts = bool(len(drafts))
         if self._has_drafts:
             wants = wants + drafts
             tokens += int(drafts.sum())
+            budget_tokens = min(settings.budget_tokens, budget_tokens + int(drafts.sum()))
         self._is_owed = bool(running.in_flight)
         self._granted = 0
         self._number += 1
@@ -143,7 +179,7 @@ class StepPlanner:
             tokens=tokens,
             victims=EMPTY if self._free_blocks >= most else running.victims(),
             candidates=candidates,
-            budget_tokens=settings.budget_tokens,
+            budget_tokens=budget_tokens,
             free_rows=running.free_rows(len(candidates)),
             released=tuple(self._released),
             filled=filled,
@@ -184,6 +220,11 @@ class StepPlanner:
         if not (len(granted.rows) or len(granted.saves)):
             return None
         self._granted = granted.steps - 1
+        if self._decoding is not None:
+            beside = ~self._decoding[granted.rows]
+            tokens = int(granted.counts[beside].sum())
+            if tokens:
+                self._with_prompts.append((granted.number, len(beside) - int(beside.sum()), tokens))
         running.launch(
             granted.number,
             self.epoch,
@@ -217,6 +258,9 @@ class StepPlanner:
                 quarantine.step_finished(progress(self.running, returned.record))
             if self._lengths is not None:
                 self._learn(self._lengths, returned, done)
+            if self._slice is not None and self._with_prompts and self._with_prompts[0][0] == done.number:
+                _, decodes, prefill = self._with_prompts.popleft()
+                self._slice.learn(decodes, prefill, done.elapsed_us)
         return returned
 
     def _learn(self, lengths: DraftLengths, returned: Returned, done: StepDone) -> None:
@@ -248,6 +292,7 @@ class StepPlanner:
         self.roster.wake_all()
         self.running.rewind()
         self._released, self._removed = [], []
+        self._with_prompts.clear()
         self._granted = 0
         self.epoch += 1
 

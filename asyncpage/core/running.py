@@ -68,8 +68,7 @@ class Running:
         self._free = list(range(rows))
         self._silent: set[int] = set()  # rows that are there for what their prompt tells alone
         self._order = RowOrder(rows)
-        self._membership = 0
-        self._admissions = 0
+        self._membership = self._admissions = 0
         self._lives_now: Int64 | None = None  # a copy of the lives that records share
         self._wants: tuple[bytes, Int32, int] = (b"", self.no_wants, 0)  # the last wants, and their sum
         # The last counts as a list and as a column, and which of its entries are not 0.
@@ -124,11 +123,13 @@ class Running:
             self._wants = (key, wants, int(wants.sum()))
         return self._wants[1:]
 
+    def decoding(self, wants: Int32) -> NDArray[np.bool_]:
+        """The rows that want one token and will have caught up with it [rows]."""
+        return np.asarray((wants == 1) & (self.computed == self._known - 1), dtype=np.bool_)
+
     def room_for_drafts(self, wants: Int32) -> Int32:
         """Drafts that each row could try beside the one token that it wants [rows], up to the last it may compute."""
-        self._write_down()
-        decodes = (wants == 1) & (self._known - self._computed == 1)
-        return np.where(decodes, self._last - self._known, 0).astype(np.int32)
+        return np.where(self.decoding(wants), self._last - self._known, 0).astype(np.int32)
 
     def equal_steps(self, wants: Int32, tokens: int) -> int:
         """How many steps, the next included, could be alike: a token each for those that want one now, none the last.

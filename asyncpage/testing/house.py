@@ -11,6 +11,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from asyncpage.actors.base import Actor
@@ -122,8 +123,11 @@ class ToyHouse:
         is_late: Callable[[int, int], bool] = lambda number, row: False,
         most_drafts: int = 0,
         guess: Guess | None = None,
+        itl_target_us: int = 0,
     ) -> None:
         """`slots`: of the host tier, 0 for none; `files`: the tier below it, which may have served another house.
+
+        Of what steps take only that is told which `itl_target_us` asks about: a millisecond a token.
 
         `is_late`, `guess`: as `ToyRunner` has them.
         """
@@ -167,7 +171,9 @@ class ToyHouse:
             eos_ids=eos_ids,
             seed=0,
             adapter_slots=adapter_slots,
+            itl_target_us=itl_target_us,
         )
+        self._token_us = 1000 if itl_target_us else 0
         self.memory = Memory(self.tables, rules or Rules(long_prefill_tokens=long_prefill_tokens))
         self.heard = Inbox()  # what the KV manager tells front ends
         self.kv_manager = KvManager(
@@ -260,7 +266,8 @@ class ToyHouse:
         for lesson in lessons:
             self._runner.learn(lesson)
         try:
-            self.boxes["scheduler"].send(self._runner.execute(step))
+            done = self._runner.execute(step)
+            self.boxes["scheduler"].send(replace(done, elapsed_us=self._token_us * int(step.counts.sum())))
         except RuntimeError as error:
             self._broken_epoch = step.epoch
             self.boxes["scheduler"].send(StepFailed(step.number, step.epoch, str(error)))

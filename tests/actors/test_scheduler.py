@@ -296,6 +296,39 @@ def test_the_long_prefill_share_lets_several_prompts_progress_together() -> None
     assert [step.counts.tolist() for step in house.steps[:3]] == [[400, 400, 224], [400, 400, 224], [1, 1, 352]]
 
 
+def test_prompts_join_rows_that_decode_in_slices_that_take_no_longer_than_these_may_wait() -> None:
+    """A token takes a millisecond there, so a step of 28 tokens takes the seven eighths of 32 ms that are aimed at."""
+    handshake = toy_handshake(blocks=400, block_size=8, max_model_len=1000)
+    house = ToyHouse(handshake, budget_tokens=256, itl_target_us=32_000)
+    house.admit(1, [i % 50 for i in range(100)], tokens(60))
+    house.run(until=lambda: len(house.steps) == 3)
+    assert [step.counts.tolist() for step in house.steps] == [[100], [1], [1]]  # nobody waited for the first prompt
+    for request in (2, 3):
+        house.admit(request, [request + i % 50 for i in range(200)], tokens(8))
+    house.run()
+    first, *later = house.steps[3:]
+    assert first.counts.tolist() == [1, 28]  # what the first prompt told: 28 tokens take 28 ms
+    mixed = [step.counts for step in later if step.counts.max() > 1]
+    assert all(28 <= counts.sum() <= 32 for counts in mixed[:-1])
+    both = [step for step in house.steps[3:] if len(step.rows) and 0 in step.rows]
+    assert all(step.counts[step.rows.tolist().index(0)] == 1 for step in both)  # and it got its token in every step
+    assert {end.reason for end in house.outcomes.ends.values()} == {"length"}
+    for request, length, count in ((1, 100, 60), (2, 200, 8), (3, 200, 8)):
+        begin = 0 if request == 1 else request
+        prompt = [begin + i % 50 for i in range(length)]
+        assert house.outcomes.tokens[RequestId(request)] == expected(prompt, count)
+
+
+def test_a_slice_is_a_block_at_least_so_that_a_prompt_goes_on_whatever_its_neighbours_take() -> None:
+    house = ToyHouse(toy_handshake(blocks=400, block_size=8, max_model_len=1000), budget_tokens=256, itl_target_us=1)
+    house.admit(1, range(20), tokens(30))
+    house.run(until=lambda: len(house.steps) == 2)
+    house.admit(2, [3 + i % 50 for i in range(80)], tokens(2))
+    house.run()
+    assert [step.counts.tolist() for step in house.steps[2:12]] == [[1, 8]] * 10
+    assert house.steps[12].counts.tolist() == [1, 1]
+
+
 def test_without_chunking_a_prompt_that_does_not_fit_the_step_stops_the_pass() -> None:
     house = ToyHouse(toy_handshake(), budget_tokens=32, rules=Rules(chunked_prefill=False))
     house.admit(1, range(20), tokens(4))
@@ -535,6 +568,7 @@ EVENTS = st.one_of(
     share=st.sampled_from([0, 3, 8]),
     late=st.sampled_from([0, 0, 2, 5]),
     most_drafts=st.sampled_from([0, 1, 3, 7]),
+    target_us=st.sampled_from([0, 1000, 9000]),
 )
 def test_every_request_ends_once_with_its_own_tokens_in_any_order_of_events(
     groups: tuple[LayerGroup, ...],
@@ -546,6 +580,7 @@ def test_every_request_ends_once_with_its_own_tokens_in_any_order_of_events(
     share: int,
     late: int,
     most_drafts: int,
+    target_us: int,
 ) -> None:
     handshake = toy_handshake(blocks=blocks * len(groups), groups=groups, max_model_len=56)
     house = ToyHouse(
@@ -558,6 +593,7 @@ def test_every_request_ends_once_with_its_own_tokens_in_any_order_of_events(
         is_late=lambda number, row: (5 * number + 3 * row) % 7 < late,
         most_drafts=most_drafts,
         guess=partial(guess, windows=[group.window for group in groups]),
+        itl_target_us=target_us,
     )
     windows = [group.window for group in groups]
     prompts: dict[RequestId, tuple[list[int], int]] = {}
