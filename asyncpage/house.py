@@ -300,6 +300,7 @@ def executor_settings(
         "exact",
         "dtype",
         "weights_dtype",
+        "quantization",
         "kv_cache_dtype",
         "device",
         "max_model_len",

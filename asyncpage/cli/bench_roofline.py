@@ -124,9 +124,9 @@ def _measure(
     from asyncpage.executor.step_graph import read_step_graph
     from asyncpage.house import executor_settings
     from asyncpage.machine import read_cores
-    from asyncpage.store import native_folder, resolve_model
+    from asyncpage.store import resolve_model
 
-    settings = executor_settings(config, resolve_model(config.model), None, None, native_folder())
+    settings = executor_settings(config, resolve_model(config.model), None, None)
     graph = read_step_graph(settings, context)
     if graph.is_encoder:
         raise UsageError("this model encodes texts; 'asyncpage doctor --model' says what a step of it does")

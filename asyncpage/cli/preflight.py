@@ -141,7 +141,8 @@ def _check_memory(config: EngineConfig, paths: Sequence[Path], memory: Memory) -
     held = config.dtype if config.weights_dtype == "auto" else config.weights_dtype
     item_bytes = _ITEM_BYTES.get(held, 4)
     is_packed = not config.exact and held in ("auto", "float32") and config.weights_dtype == "auto"
-    weights = sum(_weight_bytes(path, item_bytes, GRIDS if is_packed else ()) for path in paths)
+    made_bytes = {"none": item_bytes, "int8": 1.1, "int4": 0.7}[config.quantization]
+    weights = sum(_weight_bytes(path, made_bytes, GRIDS if is_packed else ()) for path in paths)
     needed = weights + (config.kv_cache_bytes or 0) + _RUNTIME_BYTES
     if memory.available and needed > memory.available:
         raise UsageError(
@@ -152,14 +153,14 @@ def _check_memory(config: EngineConfig, paths: Sequence[Path], memory: Memory) -
         )
 
 
-def _weight_bytes(path: Path, item_bytes: int, as_stored: Container[str]) -> int:
+def _weight_bytes(path: Path, item_bytes: float, as_stored: Container[str]) -> int:
     """What a model's weights take, those of the types `as_stored` what they take in the file: from the container's
     header, so a malformed file is told here already."""
     container = SafetensorsFolder(path) if path.is_dir() else GGUFFile(path)
     infos = container.tensors.values()
     size = sum(info.size if info.dtype in as_stored else prod(info.shape) * item_bytes for info in infos)
     container.close()
-    return size
+    return int(size)
 
 
 def _check_socket_path(path: Path) -> None:

@@ -134,7 +134,7 @@ def _describe(names: tuple[str, ...], loaded: Handshake) -> str:
 def _weights(loaded: Handshake) -> str:
     size = f"{loaded.weight_bytes / 1024**3:.1f} GiB of weights"
     if loaded.held_as:
-        return f"{size}, held as they are stored: {' and '.join(loaded.held_as)} (native code: {loaded.native})"
+        return f"{size}, held as {' and '.join(loaded.held_as)} (native code: {loaded.native})"
     if not loaded.stored_as:
         return f"{size} in {loaded.weights_dtype}"
     why = f" (no native code: {loaded.lack})" if loaded.lack else ""

@@ -53,6 +53,8 @@ def load_encoder(load: Load, checkpoint: Checkpoint, device: DeviceInfo, dtype: 
         )
     if settings.get("weights_dtype", "auto") not in ("auto", dtype):
         raise UsageError("--weights-dtype is for decoders; an encoder's weights are held in --dtype; leave it out")
+    if settings.get("quantization", "none") != "none":
+        raise UsageError("--quantization is for decoders; leave it out")
     torch_dtype = getattr(torch, dtype)
     outline = outline_encoder(checkpoint.config, torch_dtype)
     if device.kind == "cpu":

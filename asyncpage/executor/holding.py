@@ -40,7 +40,7 @@ def read_holding(path: Path) -> Holding:
     try:
         outlined = outline_encoder if is_encoder(checkpoint.config) else outline_model
         outline = outlined(checkpoint.config, torch.float32)
-        kinds, packed = held_kinds(checkpoint), outline.weight_bytes
+        kinds, packed = held_kinds(checkpoint, {}), outline.weight_bytes
         if kinds:
             grids = Grids(checkpoint.grid, checkpoint.blocks, lanes_here())
             packed = outline_model(checkpoint.config, torch.float32, grids=grids).weight_bytes

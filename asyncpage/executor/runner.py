@@ -106,7 +106,7 @@ def _load_runner(load: Load, undo: ExitStack, proposer: Proposer | None) -> Runn
             grids=grids,
         )
         fingerprint, stored_as = checkpoint.fingerprint, checkpoint.stored_as
-        held_as = () if grids is None else held_kinds(checkpoint)
+        held_as = () if grids is None else held_kinds(checkpoint, settings)
     finally:
         checkpoint.close()
     experts.connect()

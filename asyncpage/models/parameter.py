@@ -20,6 +20,7 @@ from asyncpage.kernels.quantised import FLOATS
 from asyncpage.models.experts import AllHere, ExpertHost
 from asyncpage.models.layers import Embedding, HeadLinear, Linear, RowMap, TokenRows, WidenedLinear
 from asyncpage.models.quantised_linear import Grids, HeadBesideHead, QuantisedLinear, QuantisedTable, SideBySide
+from asyncpage.weights.quantise import quantised_rows
 
 TakeTensor = Callable[[str], Tensor]
 """tensor(name) -> the tensor, in any float dtype; `KeyError` or `ModelError` when there is none."""
@@ -81,7 +82,7 @@ class Parameters:
         """One matrix that has several uses, for `map_by` and `rows_of`. Errors: as `take`."""
         if self._grids is None:
             return self._take(name, (rows, columns), self.held)
-        return self._table(self._grids, [name], [rows], columns, self._kind(self._grids, name, rows, columns))
+        return self._table(self._grids, [name], [rows], columns, self._grids.kind(name, rows, columns))
 
     def join(self, names: Sequence[str], rows: Sequence[int], *columns: int) -> Tensor:
         """Several tensors of these `rows` stacked into one, so that one product serves them all."""
@@ -105,7 +106,7 @@ class Parameters:
         """The map of one matrix, computed in float32 whatever the model's type is: nobody adapts it."""
         if self._grids is None:
             return Linear(self.take(name, rows, columns).float())
-        return self._on_grids(self._grids, [name], [rows], columns, None)
+        return self._table(self._grids, [name], [rows], columns, FLOATS).linear(None)
 
     def head_linear(self, weight_HIO: Tensor) -> RowMap:
         """The map of each head, from [T, heads, in] to [T, heads, out], of a tensor that was taken."""
@@ -121,7 +122,7 @@ class Parameters:
         self, grids: Grids, names: Sequence[str], rows: Sequence[int], columns: int, bias: Tensor | None
     ) -> RowMap:
         """A table for each run of matrices of one kind."""
-        kinds = [self._kind(grids, name, count, columns) for name, count in zip(names, rows, strict=True)]
+        kinds = [grids.kind(name, count, columns) for name, count in zip(names, rows, strict=True)]
         parts: list[QuantisedLinear] = []
         at = 0
         for kind, run in groupby(range(len(names)), kinds.__getitem__):
@@ -143,11 +144,6 @@ class Parameters:
         """The embedding whose rows a held matrix has, multiplied by `scale`, which is a number of `dtype`."""
         return held.embedding(scale) if isinstance(held, QuantisedTable) else Embedding(held, self.dtype, scale)
 
-    def _kind(self, grids: Grids, name: str, rows: int, columns: int) -> str:
-        """What a matrix is held as. One of another shape is on no grid here, and refused as it is read."""
-        grid = grids.find(name)
-        return grid.kind if grid is not None and (grid.rows, grid.columns) == (rows, columns) else FLOATS
-
     def _table(
         self, grids: Grids, names: Sequence[str], rows: Sequence[int], columns: int, kind: str
     ) -> QuantisedTable:
@@ -164,8 +160,10 @@ class Parameters:
         for name, count in zip(names, rows, strict=True):
             if kind == FLOATS:
                 yield _bytes(self._find(name, (count, columns), self.dtype))
-            else:
+            elif grids.find(name) is not None:
                 yield from grids.blocks(name)
+            else:
+                yield from quantised_rows(self._find(name, (count, columns), torch.float32).float(), kind)
 
     def _join(self, names: Sequence[str], rows: Sequence[int], columns: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         parts = [self._take(name, (count, *columns), dtype) for name, count in zip(names, rows, strict=True)]

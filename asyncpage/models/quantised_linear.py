@@ -17,10 +17,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from asyncpage.kernels.quantised import GRIDS, QuantisedProducts, table_bytes
+from asyncpage.kernels.quantised import FLOATS, GRIDS, QuantisedProducts, table_bytes
 from asyncpage.models.probe import HeldAs
 from asyncpage.models.table_memory import TableMemory
+from asyncpage.weights.quantise import COLUMNS
 from asyncpage.weights.stored import Grid
+
+_WIDE = ("lm_head.weight", "model.embed_tokens.weight")
+
+
+@dataclass(frozen=True, slots=True)
+class MadeGrid:
+    """The `kind` that matrices are put on as they are loaded, and `wide_kind` for those with a row for each token,
+    which need more bits."""
+
+    kind: str
+    wide_kind: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,19 +40,30 @@ class Grids:
     """Where weights on a grid come from. `grid(name)`: how the file has a matrix, None for no grid at all.
 
     `blocks(name)`: its rows' blocks, some at a time. `lanes`: how many rows of a table lie together. `products`: the
-    native code; None for a model without values. `memory`: where tables lie.
+    native code; None for a model without values. `made`: what a matrix on no grid of its own is put on, if anything.
+    `memory`: where tables lie.
     """
 
     grid: Callable[[str], Grid | None]
     blocks: Callable[[str], Iterator[Any]]
     lanes: int
     products: QuantisedProducts | None = None
+    made: MadeGrid | None = None
     memory: TableMemory = field(default_factory=TableMemory)
 
     def find(self, name: str) -> Grid | None:
         """The grid of a matrix that there are products for."""
         found = self.grid(name)
         return found if found is not None and found.kind in GRIDS else None
+
+    def kind(self, name: str, rows: int, columns: int) -> str:
+        """What a matrix is held as. One of another shape is on no grid here, and refused as it is read."""
+        grid = self.find(name)
+        if grid is not None and (grid.rows, grid.columns) == (rows, columns):
+            return grid.kind
+        if self.made is None or columns % COLUMNS:
+            return FLOATS
+        return self.made.wide_kind if name in _WIDE else self.made.kind
 
     def table_bytes(self, kind: str, rows: int, columns: int) -> int:
         """What a table takes."""

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from gguf import GGMLQuantizationType
+from gguf import GGMLQuantizationType, quants
 
 from asyncpage.backends.device import device_named
+from asyncpage.errors import UsageError
 from asyncpage.executor import grids
 from asyncpage.executor.model_runner import ModelRunner
 from asyncpage.executor.runner import load_runner
@@ -190,3 +191,58 @@ def test_room_for_adapters_changes_no_answer_without_one(files: dict[str, Path],
     adapted = runner_of(path, native_folder, max_loras=2, max_cpu_loras=2, max_lora_rank=8)
     assert adapted.handshake.held_as == ("Q8_0",)
     assert answers(adapted) == answers(runner_of(path, native_folder))
+
+
+def on_grid(model: torch.nn.Module, kind: GGMLQuantizationType) -> None:
+    """Move weights to where a grid has them; tables with a row for each token to where one of 8 bits does."""
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() > 1 and weight.shape[-1] % 32 == 0:
+                own = GGMLQuantizationType.Q8_0 if "embed" in name or "lm_head" in name else kind
+                flat = quants.quantize(weight.reshape(-1, weight.shape[-1]).float().numpy() * 0.25, own)
+                weight.copy_(torch.from_numpy(quants.dequantize(flat, own)).view_as(weight))
+
+
+def states(runner: ModelRunner) -> torch.Tensor:
+    ids = torch.arange(40)
+    with torch.inference_mode():
+        return runner._model.forward(ids, ids, beside_itself)
+
+
+def beside_itself(layer: int, q_THD: torch.Tensor, k_TGD: torch.Tensor, v_TGD: torch.Tensor) -> torch.Tensor:
+    return q_THD * 0.5  # of a row alone
+
+
+def test_weights_of_a_folder_are_put_on_the_grid_that_a_file_has_them_on(native_folder: Path, tmp_path: Path) -> None:
+    model = BLOCKY["mixtral"]()
+    on_grid(model, GGMLQuantizationType.Q8_0)
+    model.save_pretrained(tmp_path / "model")
+    write_gguf(model, tmp_path / "model.gguf", Options(dtype=GGMLQuantizationType.Q8_0))
+    file = runner_of(tmp_path / "model.gguf", native_folder, attention_backend="cpu")
+    made = runner_of(tmp_path / "model", native_folder, quantization="int8", attention_backend="cpu")
+    assert file.handshake.held_as == made.handshake.held_as == ("Q8_0",)
+    assert file.handshake.weight_bytes == made.handshake.weight_bytes
+    for parts in (file, made):
+        parts.watch(lambda name, part: part)  # part by part, with attention that is given
+    assert torch.equal(states(file), states(made))
+
+
+def test_four_bits_are_those_of_their_grid(native_folder: Path, tmp_path: Path) -> None:
+    """Of weights that lie on it before, so that what differs from float32 is what rounds activations."""
+    model = BLOCKY["llama-tied"]()
+    on_grid(model, GGMLQuantizationType.Q4_1)
+    model.save_pretrained(tmp_path / "model")
+    exact = runner_of(tmp_path / "model", native_folder)
+    made = runner_of(tmp_path / "model", native_folder, quantization="int4")
+    assert (exact.handshake.held_as, made.handshake.held_as) == ((), ("Q4_1", "Q8_0"))
+    assert made.handshake.weight_bytes < exact.handshake.weight_bytes * 0.35
+    assert made.handshake.fingerprint != exact.handshake.fingerprint
+    for parts in (exact, made):
+        parts.watch(lambda name, part: part)
+    wanted = states(exact)
+    assert torch.linalg.norm(states(made) - wanted) < 0.05 * torch.linalg.norm(wanted)
+
+
+def test_to_quantise_without_native_code_is_refused(files: dict[str, Path]) -> None:
+    with pytest.raises(UsageError, match="--quantization needs native code, and there is none: there is no folder"):
+        runner_of(files["mixtral"], None, quantization="int8")
