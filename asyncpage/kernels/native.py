@@ -1,7 +1,8 @@
 """Builds the package's C++ once a machine, with the system's compiler, and tells where the result is.
 
-The executor asks for it when it loads a model, `asyncpage doctor` looks only. Nothing is built when a module is
-imported. `CXX` names the compiler, as for every build; without it the first of `COMPILERS` that is there.
+A wheel may bring libraries that were built before (`scripts/build_wheel`); then no compiler is needed. The executor
+asks for it when it loads a model, `asyncpage doctor` looks only. Nothing is built when a module is imported. `CXX`
+names the compiler, as for every build; without it the first of `COMPILERS` that is there.
 
 INVARIANT: a library that `look` calls built is whole, byte for byte as it was written, and was made of the sources,
 compiler and flags that its name is a digest of; two processes that need the same one compile it once; no compiler
@@ -25,6 +26,7 @@ from asyncpage.durable import lock, sync_folder
 from asyncpage.kernels.variant import Variant, choose_variant, read_processor
 
 SOURCES = Path(__file__).with_name("cpu")
+PREBUILT = Path(__file__).with_name("prebuilt")
 COMPILERS = ("c++", "g++", "clang++")
 # No contraction and no "fast" arithmetic: a row's numbers must not depend on how a tile was compiled.
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden")
@@ -75,6 +77,8 @@ def look(
 
     `variant`: one that suits this processor, None for the best.
     """
+    if folder is not None and (ready := _prebuilt(sources, variant)) is not None:
+        return ready
     found = _recipe(folder, environment, sources, variant)
     if isinstance(found, Native):
         return found
@@ -92,6 +96,8 @@ def build(
     variant: Variant | None = None,
 ) -> Native:
     """The same, built first where it can be. Takes seconds the first time; nothing is left behind by a failure."""
+    if folder is not None and (ready := _prebuilt(sources, variant)) is not None:
+        return ready
     found = _recipe(folder, environment, sources, variant)
     if isinstance(found, Native):
         return found
@@ -101,15 +107,34 @@ def build(
             with lock(found.path.with_name("lock")):
                 if not _is_there(found.path):
                     _compile(found, sources)
-    except _Failed as error:
+    except BuildFailed as error:
         return Native("none", f"{found.told} failed: {error}")
     except OSError as error:
         return Native("none", f"{found.path.parent} cannot be written: {error.strerror}")
     return look(folder, environment=environment, sources=sources, variant=variant)
 
 
-class _Failed(Exception):
+def build_ahead(variant: Variant, compiler: Sequence[str], folder: Path = PREBUILT) -> None:
+    """Build a library for a wheel to bring. Errors: `BuildFailed`; `OSError` where the folder cannot be written."""
+    folder.mkdir(exist_ok=True)
+    _compile(_Recipe(variant, tuple(compiler), "", folder / _prebuilt_name(SOURCES, variant)), SOURCES)
+
+
+class BuildFailed(Exception):
     """The compiler did; one line that says how."""
+
+
+def _prebuilt(sources: Path, variant: Variant | None) -> Native | None:
+    """What the package brought of these very sources."""
+    variant = variant or choose_variant(read_processor())
+    if variant is None:
+        return None
+    path = PREBUILT / _prebuilt_name(sources, variant)
+    return Native("built", f"{variant.name}, prebuilt in the package", path, variant) if _is_whole(path) else None
+
+
+def _prebuilt_name(sources: Path, variant: Variant) -> str:
+    return f"{variant.name}-{_digest(sources, *FLAGS, variant.name, *variant.flags)}.so"
 
 
 def _recipe(
@@ -134,13 +159,18 @@ def _recipe(
         return Native("none", f"{compiler[0]} does not run: {error}")
     if asked.returncode != 0 or not told:
         return Native("none", f"{' '.join(compiler)} --version fails; install g++ or clang++, or name one in CXX")
+    digest = _digest(sources, told, *compiler, *FLAGS, variant.name, *variant.flags)
+    return _Recipe(variant, compiler, told, folder / f"{variant.name}-{digest}.so")
+
+
+def _digest(sources: Path, *parts: str) -> str:
     digest = hashlib.sha256()
-    for part in (told, *compiler, *FLAGS, variant.name, *variant.flags):
+    for part in parts:
         digest.update(part.encode() + b"\0")
     for source in sorted(sources.iterdir()):
         if source.suffix in (".cpp", ".hpp"):
             digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
-    return _Recipe(variant, compiler, told, folder / f"{variant.name}-{digest.hexdigest()[:32]}.so")
+    return digest.hexdigest()[:32]
 
 
 def _compiler(environment: Mapping[str, str]) -> tuple[str, ...] | None:
@@ -157,12 +187,17 @@ def _is_there(path: Path) -> bool:
     """Whether it is a whole library that only its owner, who is this user or root, may have written."""
     try:
         found = path.stat()
-        if found.st_uid not in (os.getuid(), 0) or found.st_mode & 0o022:
-            return False
+    except OSError:
+        return False
+    return found.st_uid in (os.getuid(), 0) and not found.st_mode & 0o022 and _is_whole(path)
+
+
+def _is_whole(path: Path) -> bool:
+    """A cut one would load, and end the process where its missing pages are touched."""
+    try:
         content = path.read_bytes()
     except OSError:
         return False
-    # A cut one would load, and end the process where its missing pages are touched.
     return content[-_SEAL_BYTES:] == _seal(content[:-_SEAL_BYTES])
 
 
@@ -190,7 +225,7 @@ def _compile(recipe: _Recipe, sources: Path) -> None:
 
 
 def _run(command: Sequence[str], work: str) -> None:
-    """Errors: `_Failed`. Whatever the command starts ends with this call, and with this process."""
+    """Errors: `BuildFailed`. Whatever the command starts ends with this call, and with this process."""
     end, held = os.pipe()
     try:
         process = subprocess.Popen(
@@ -203,16 +238,16 @@ def _run(command: Sequence[str], work: str) -> None:
         )
     except OSError as error:
         os.close(held)
-        raise _Failed(f"it cannot be started: {error.strerror}") from error
+        raise BuildFailed(f"it cannot be started: {error.strerror}") from error
     finally:
         os.close(end)
     with process:
         try:
             said = process.communicate(timeout=BUILD_LIMIT_S)[1]
         except subprocess.TimeoutExpired:
-            raise _Failed(f"it took more than {BUILD_LIMIT_S:g} s") from None
+            raise BuildFailed(f"it took more than {BUILD_LIMIT_S:g} s") from None
         finally:
             os.close(held)
     if process.returncode != 0:
         lines = said.decode(errors="replace").splitlines()
-        raise _Failed(next((line for line in lines if "error" in line), (lines or ["it said nothing"])[-1]).strip())
+        raise BuildFailed(next((line for line in lines if "error" in line), (lines or ["it said nothing"])[-1]).strip())
