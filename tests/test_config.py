@@ -29,6 +29,8 @@ from asyncpage.server.config import ServerConfig
         ({"watermark": -0.1}, "--watermark"),
         ({"long_prefill_token_threshold": -1}, "--long-prefill-token-threshold"),
         ({"long_prefill_token_threshold": 64, "enable_chunked_prefill": False}, "--no-enable-chunked-prefill"),
+        ({"itl_target_ms": -1.0}, "--itl-target-ms"),
+        ({"itl_target_ms": 60.0, "enable_chunked_prefill": False}, "--no-enable-chunked-prefill"),
         ({"max_restarts": -1}, "--max-restarts"),
         ({"load_timeout_s": 0.0}, "--load-timeout-s"),
         ({"step_timeout_s": 0.0}, "--step-timeout-s"),

@@ -93,6 +93,7 @@ async def test_prompt_logprobs_are_the_models_when_prompts_are_cut_and_computed_
             max_model_len=64,
             max_num_seqs=6,
             num_kv_blocks=18,  # one request's worth: the six preempt one another
+            itl_target_ms=0.0,  # or a slow machine computes prompts so slowly that none is preempted
             max_num_batched_tokens=16,
             long_prefill_token_threshold=5,
             cpu_threads=1,

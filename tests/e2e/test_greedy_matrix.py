@@ -45,12 +45,21 @@ BASE: dict[str, Any] = {
     "exact": True,
     "cpu_threads": 1,  # tests run side by side
 }
+PROMPTS_FIRST = {"itl_target_ms": 0.0}
+"""Else it depends on how slow the machine is whether enough run at once for one to be preempted."""
+
 FACTORS: dict[str, dict[str, Any]] = {
     "mixed in a batch of 32": {},
     "caching off": {"enable_prefix_caching": False},
     "chunks of 16": {"max_num_batched_tokens": 32, "long_prefill_token_threshold": 16},
-    "a pool of one prompt's size": {"num_kv_blocks": 97, "watermark": 0.0},
-    "a tree in a pool of one prompt's size": {"num_kv_blocks": 97, "watermark": 0.0, "prefix_index": "tree"},
+    "slices of a block": {"itl_target_ms": 0.001},
+    "a pool of one prompt's size": {"num_kv_blocks": 97, "watermark": 0.0, **PROMPTS_FIRST},
+    "a tree in a pool of one prompt's size": {
+        "num_kv_blocks": 97,
+        "watermark": 0.0,
+        "prefix_index": "tree",
+        **PROMPTS_FIRST,
+    },
     "depth 2": {"pipeline_depth": 2},
 }
 
@@ -169,6 +178,7 @@ async def test_a_tiny_model_answers_as_the_oracle_does_in_every_combination(
         max_num_seqs=8,
         max_model_len=64,
         cpu_threads=1,
+        **PROMPTS_FIRST,
         **settings,
     )
     engine = await AsyncEngine.start(config)

@@ -104,6 +104,7 @@ async def test_preempted_prompts_are_seen_whole_once_more(tiny_model: Path, tiny
         max_num_batched_tokens=16,
         whole_prompt_admission=False,
         watermark=0.0,
+        itl_target_ms=0.0,  # or a slow machine computes prompts so slowly that none is preempted
     )
     engine = await AsyncEngine.start(config)
     try:

@@ -138,7 +138,7 @@ def undisturbed(tiny_model: Path) -> list[tuple[str, tuple[int, ...], str | None
 async def test_answers_are_the_same_when_they_are_preempted(
     tiny_model: Path, undisturbed: list[tuple[str, tuple[int, ...], str | None]]
 ) -> None:
-    async with started(config_of(tiny_model, num_kv_blocks=62)) as engine:
+    async with started(config_of(tiny_model, num_kv_blocks=62, itl_target_ms=0.0)) as engine:
         assert await everyone(engine) == undisturbed
         assert engine.house.scheduler.stats()["preemptions"] > 0
 
