@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from asyncpage.backends import cpu_cache
 from asyncpage.backends.contract import (
     AttentionSpec,
     Batch,
@@ -27,6 +26,7 @@ from asyncpage.backends.contract import (
     PlanSlot,
 )
 from asyncpage.backends.cpu_plan import CpuPlan, Piece, Workspace, cut
+from asyncpage.backends.cpu_spec import refusals, sides
 from asyncpage.errors import ExecutorError
 
 # Score matrices of the explicit path are cut into query tiles of at most this many items (16 MiB of float32).
@@ -43,7 +43,7 @@ class CpuBackend:
     @classmethod
     def unsupported(cls, spec: AttentionSpec, device: DeviceInfo) -> list[str]:
         """Refuses accelerators, other kinds than causal multi-head and latent attention, and quantised caches."""
-        return cpu_cache.refusals(spec, device)
+        return refusals(spec, device)
 
     @classmethod
     def kv_layout(cls, spec: AttentionSpec, device: DeviceInfo) -> KVLayout:
@@ -51,7 +51,7 @@ class CpuBackend:
 
         Latent rows are keys and values at once.
         """
-        return cpu_cache.layout(spec)
+        return KVLayout((sides(spec), spec.kv_heads, -1, spec.block_size, spec.head_dim), spec.kv_dtype)
 
     def __init__(self, spec: AttentionSpec, device: DeviceInfo, limits: Limits) -> None:
         self._spec = spec
@@ -78,7 +78,7 @@ class CpuBackend:
         both = k if self._spec.kind == "mla" else torch.cat((k, v), dim=1)
         if plan.write_rows is not None:
             both = both.index_select(0, plan.write_rows)
-        cpu_cache.tokens(self._spec, kv).index_copy_(1, plan.write_slots, both.transpose(0, 1).to(kv.dtype))
+        self._tokens(kv).index_copy_(1, plan.write_slots, both.transpose(0, 1).to(kv.dtype))
 
     def run(
         self, q: Tensor, kv: Tensor, out: Tensor, plan: CpuPlan, params: LayerParams, lse: Tensor | None = None
@@ -88,7 +88,7 @@ class CpuBackend:
             out[plan.n_tokens :].zero_()
             if lse is not None:
                 lse[plan.n_tokens :].zero_()
-        cache = cpu_cache.tokens(self._spec, kv)
+        cache = self._tokens(kv)
         for piece in plan.pieces:
             torch.index_select(cache, 1, piece.index, out=piece.gathered)
             if piece.widened is not None:
@@ -119,7 +119,16 @@ class CpuBackend:
 
     def copy_tokens(self, kv: Tensor, copies: Tensor) -> None:
         """Read all sources, then write, slot by slot."""
-        cpu_cache.copy_tokens(self._spec, kv, copies)
+        counts = copies[:, 2]
+        begins = torch.repeat_interleave(counts.cumsum(0) - counts, counts)
+        offsets = torch.arange(len(begins)) - begins
+        sources, destinations = torch.repeat_interleave(copies[:, :2] * self._spec.block_size, counts, dim=0).T
+        cache = self._tokens(kv)
+        cache.index_copy_(1, destinations + offsets, cache.index_select(1, sources + offsets))
+
+    def _tokens(self, kv: Tensor) -> Tensor:
+        """The cache as [keys of each head, then values of each head; slots; head size]."""
+        return kv.view(sides(self._spec) * self._spec.kv_heads, -1, self._spec.head_dim)
 
     def _attend_explicitly(
         self, queries_RHD: Tensor, piece: Piece, out: Tensor, params: LayerParams, lse: Tensor | None

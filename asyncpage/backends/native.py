@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor, empty, float32
 
-from asyncpage.backends import cpu_cache
 from asyncpage.backends.contract import (
     AttentionSpec,
     Batch,
@@ -27,6 +26,7 @@ from asyncpage.backends.contract import (
     Limits,
     PlanSlot,
 )
+from asyncpage.backends.cpu_spec import refusals, sides
 from asyncpage.errors import ExecutorError
 from asyncpage.kernels.attention import KV_KINDS, Group, LayerCall, NativeAttention, StepPlan
 from asyncpage.kernels.loaded import Library, current_library, lack
@@ -51,15 +51,15 @@ class NativeBackend:
     @classmethod
     def unsupported(cls, spec: AttentionSpec, device: DeviceInfo) -> list[str]:
         """Refuses what no CPU backend serves, and machines that native code cannot be built on."""
-        reasons = cpu_cache.refusals(spec, device)
+        reasons = refusals(spec, device)
         if device.kind == "cpu" and (lacking := lack()):
             reasons.append(f"needs native code: {lacking}")
         return reasons
 
     @classmethod
     def kv_layout(cls, spec: AttentionSpec, device: DeviceInfo) -> KVLayout:
-        """That of all CPU backends."""
-        return cpu_cache.layout(spec)
+        """What a block has lies in one piece: keys of each head, then values of each head."""
+        return KVLayout((-1, sides(spec), spec.kv_heads, spec.block_size, spec.head_dim), spec.kv_dtype)
 
     def __init__(self, spec: AttentionSpec, device: DeviceInfo, limits: Limits) -> None:
         library = current_library()
@@ -108,7 +108,7 @@ class NativeBackend:
         """Store the step's keys and values, or rows, in their slots."""
         k, v = k.to(float32), v.to(float32)
         self._code.write(
-            self._of(kv), self._step, _layer(kv, params), k.data_ptr(), k.stride(0), v.data_ptr(), v.stride(0)
+            self._group, self._step, _layer(kv, params), k.data_ptr(), k.stride(0), v.data_ptr(), v.stride(0)
         )
 
     def run(
@@ -123,7 +123,7 @@ class NativeBackend:
         is_plain = out.dtype == float32 and out[0].is_contiguous()
         wide = out if is_plain else empty(out.shape, dtype=float32)
         self._code.run(
-            self._of(kv),
+            self._group,
             self._step,
             _layer(kv, params),
             q.data_ptr(),
@@ -141,7 +141,7 @@ class NativeBackend:
         return AttentionCalls(
             write=self._code.write_address,
             attend=self._code.run_address,
-            group=ctypes.addressof(self._of(kv)),
+            group=ctypes.addressof(self._group),
             step=ctypes.addressof(self._step),
             layer=ctypes.addressof(layer),
             held=(self, kv, params, layer),
@@ -149,12 +149,10 @@ class NativeBackend:
 
     def copy_tokens(self, kv: Tensor, copies: Tensor) -> None:
         """Read all sources, then write."""
-        cpu_cache.copy_tokens(self._spec, kv, copies)
-
-    def _of(self, kv: Tensor) -> Group:
-        """The group, for a cache of this size."""
-        self._group.slots = kv.shape[2] * kv.shape[3]
-        return self._group
+        moves = copies.tolist()
+        read = [kv[source, :, :, :count].clone() for source, _, count in moves]
+        for (_, destination, count), found in zip(moves, read, strict=True):
+            kv[destination, :, :, :count] = found
 
 
 def _layer(kv: Tensor, params: LayerParams) -> LayerCall:

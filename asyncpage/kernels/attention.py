@@ -25,10 +25,10 @@ def _fields(kind: Any, names: str) -> Sequence[tuple[str, Any]]:
 
 
 class Group(ctypes.Structure):
-    """What a group of layers shares. `slots`: tokens that a cache has room for; `window`: 0 for none."""
+    """What a group of layers shares. `window`: 0 for none."""
 
     _fields_ = [
-        *_fields(_INT, "q_heads kv_heads head_dim v_head_dim block_size window kv is_latent slots threads"),
+        *_fields(_INT, "q_heads kv_heads head_dim v_head_dim block_size window kv is_latent threads"),
         ("softcap", _DOUBLE),
     ]
 

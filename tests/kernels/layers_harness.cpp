@@ -57,10 +57,10 @@ void attend(const AttentionGroup& group, const std::vector<int32_t>& lengths, co
         }
         for (int64_t p = lengths[i] - asked[i]; p < lengths[i]; ++p) slots.at[token++] = (i * width + p / block) * block + p % block;
     }
-    AttentionGroup of = group;
-    of.slots = sequences * width * block;
-    Exact<uint8_t> kv(sides * of.kv_heads * of.slots * of.head_dim * item);
-    std::memset(kv.at, 0, static_cast<size_t>(sides * of.kv_heads * of.slots * of.head_dim * item));
+    const AttentionGroup& of = group;
+    const int64_t kv_bytes = sides * of.kv_heads * sequences * width * block * of.head_dim * item;
+    Exact<uint8_t> kv(kv_bytes);
+    std::memset(kv.at, 0, static_cast<size_t>(kv_bytes));
     const int64_t room = asyncpage_attention_workspace(&of, sequences, tokens);
     Exact<uint8_t> workspace(room);
     AttentionStep step{};
@@ -112,13 +112,13 @@ int main() {
     for (int64_t threads : {1, 3}) {
         for (int64_t kv : {0, 1, 2}) {
             for (int64_t window : {0, 9, 200}) {
-                // q_heads, kv_heads, head_dim, v_head_dim, block_size, window, kv, is_latent, slots, threads, softcap
-                attend({6, 2, 64, 64, 16, window, kv, 0, 0, threads, 0.0}, lengths, lengths);
-                attend({6, 2, 64, 64, 16, window, kv, 0, 0, threads, 5.0}, lengths, {1, 1, 1, 1, 1, 1});
-                attend({3, 1, 20, 20, 7, window, kv, 0, 0, threads, 0.0}, lengths, {1, 2, 100, 1, 33, 1});
-                attend({5, 1, 44, 36, 1, window, kv, 1, 0, threads, 0.0}, lengths, {1, 2, 100, 1, 33, 1});
+                // q_heads, kv_heads, head_dim, v_head_dim, block_size, window, kv, is_latent, threads, softcap
+                attend({6, 2, 64, 64, 16, window, kv, 0, threads, 0.0}, lengths, lengths);
+                attend({6, 2, 64, 64, 16, window, kv, 0, threads, 5.0}, lengths, {1, 1, 1, 1, 1, 1});
+                attend({3, 1, 20, 20, 7, window, kv, 0, threads, 0.0}, lengths, {1, 2, 100, 1, 33, 1});
+                attend({5, 1, 44, 36, 1, window, kv, 1, threads, 0.0}, lengths, {1, 2, 100, 1, 33, 1});
             }
-            attend({3, 1, 64, 64, 16, 0, kv, 0, 0, threads, 0.0}, {2000}, {1});
+            attend({3, 1, 64, 64, 16, 0, kv, 0, threads, 0.0}, {2000}, {1});
         }
         for (int64_t rows : {1, 5, 3000}) for (int64_t width : {1, 7, 16, 50}) list(rows, width, threads);
     }

@@ -159,10 +159,11 @@ void write(const Writing& job, int64_t first, int64_t last) {
         const int64_t slot = job.step.slots[token];
         if (slot < 0) continue;
         for (int64_t head = 0; head < heads; ++head) {
-            T* to = static_cast<T*>(job.kv) + (head * group.slots + slot) * head_dim;
+            T* to = static_cast<T*>(job.kv) + slot / group.block_size * group.block_stride() + head * group.head_stride() +
+                    slot % group.block_size * head_dim;
             narrow(job.k + token * job.k_stride + head * head_dim, to, head_dim);
             if (group.is_latent) continue;
-            narrow(job.v + token * job.v_stride + head * head_dim, to + heads * group.slots * head_dim, head_dim);
+            narrow(job.v + token * job.v_stride + head * head_dim, to + group.side_stride(), head_dim);
         }
     }
 }

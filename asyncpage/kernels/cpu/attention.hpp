@@ -21,11 +21,16 @@ constexpr int SCORE_ROWS = LANES == 16 ? 12 : 6;  // as many as registers hold s
 constexpr int VALUE_ROWS = 4;
 constexpr int VALUE_VECTORS = LANES == 16 ? 4 : 2;
 
-// What a group of layers shares. `kv`: 0 for float32, 1 for float16, 2 for bfloat16. A layer's cache is [sides, kv_heads,
-// slots, head_dim], keys first and then values, or latent rows that are both.
+// What a group of layers shares. `kv`: 0 for float32, 1 for float16, 2 for bfloat16. A layer's cache is [blocks, sides,
+// kv_heads, block_size, head_dim], keys first and then values, or latent rows that are both.
 struct AttentionGroup {
-    int64_t q_heads, kv_heads, head_dim, v_head_dim, block_size, window, kv, is_latent, slots, threads;
+    int64_t q_heads, kv_heads, head_dim, v_head_dim, block_size, window, kv, is_latent, threads;
     double softcap;
+
+    // Numbers from one to the next.
+    int64_t head_stride() const { return block_size * head_dim; }
+    int64_t side_stride() const { return is_latent ? 0 : kv_heads * head_stride(); }
+    int64_t block_stride() const { return kv_heads * head_stride() * (is_latent ? 1 : 2); }
 
     int64_t heads() const { return q_heads / kv_heads; }
     int64_t padded() const { return (v_head_dim + LANES - 1) / LANES * LANES; }
@@ -217,6 +222,8 @@ class Attending {
         const int64_t begin_all = std::max(begin(0), base) - base, end_all = std::min(end(rows_ - 1), base + TILE) - base;
         find(base, begin_all, end_all);
         for (int64_t strip = begin_all / STRIP * STRIP; strip < end_all; strip += STRIP) {
+            fetch(std::max(begin_all, strip + STRIP), std::min(end_all, strip + 2 * STRIP), 0);
+            if (!group_.is_latent) fetch(std::max(begin_all, strip), std::min(end_all, strip + STRIP), group_.side_stride());
             lay_keys(keys_ + strip, group_.head_dim, at_.keys);
             lay_keys(keys_ + strip + LANES, group_.head_dim, at_.keys + LANES);
             score_rows<SCORE_ROWS>(at_.queries, dim_, group_.head_dim, at_.keys, at_.scores + strip, rows_);
@@ -225,6 +232,7 @@ class Attending {
             const int64_t from = std::max(begin(row), base) - base, to = std::min(end(row), base + TILE) - base;
             if (from < to) weights(row, base, from, to, most + row, total + row);
         }
+        widen_values(begin_all, end_all);
         for (int64_t row = 0; row < rows_;) {
             const int64_t from = std::max(begin(row), base) - base, to = std::min(end(row), base + TILE) - base;
             int64_t alike = 1;
@@ -305,28 +313,40 @@ class Attending {
 
     // Where the keys and values of a tile are, from key `begin` to before `end`; null for the others.
     void find(int64_t base, int64_t begin, int64_t end) {
-        const T* kv = static_cast<const T*>(layer_.kv);
-        const int64_t side = group_.is_latent ? 0 : group_.kv_heads * group_.slots * group_.head_dim;
-        const T* keys = kv + item_.kv_head * group_.slots * group_.head_dim;
+        const T* keys = static_cast<const T*>(layer_.kv) + item_.kv_head * group_.head_stride();
         const int32_t* table = step_.table + item_.sequence * step_.table_stride;
-        const bool is_plain = sizeof(T) == sizeof(float) && width_ == group_.v_head_dim;
         std::fill(keys_, keys_ + begin, nullptr);
         std::fill(keys_ + end, keys_ + TILE, nullptr);
         for (int64_t key = begin; key < end;) {
             const int64_t position = base + key, offset = position % group_.block_size;
-            const int64_t slot = table[position / group_.block_size] * group_.block_size + offset;
             const int64_t stop = std::min(end, key + group_.block_size - offset);
-            for (const T* at = keys + slot * group_.head_dim; key < stop; ++key, at += group_.head_dim) {
-                keys_[key] = at;
-                const T* value = at + side;
-                if (is_plain) {
-                    values_[key] = reinterpret_cast<const float*>(value);
-                    continue;
-                }
-                float* wide = at_.values + key * width_;
-                for (int64_t v = 0; v < width_; v += LANES) store(wide + v, widen_some(value + v, group_.v_head_dim - v));
-                values_[key] = wide;
+            const T* at = keys + table[position / group_.block_size] * group_.block_stride() + offset * group_.head_dim;
+            for (; key < stop; ++key, at += group_.head_dim) keys_[key] = at;
+        }
+    }
+
+    // Asks memory for the keys from `begin` to before `end`, or their values, ahead of their use.
+    void fetch(int64_t begin, int64_t end, int64_t side) const {
+        const int64_t bytes = group_.head_dim * static_cast<int64_t>(sizeof(T));
+        for (int64_t key = begin; key < end; ++key) {
+            const char* at = reinterpret_cast<const char*>(keys_[key] + side);
+            for (int64_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(at + byte);
+        }
+    }
+
+    // Values in float32, in place where they are that.
+    void widen_values(int64_t begin, int64_t end) {
+        const int64_t side = group_.side_stride();
+        const bool is_plain = sizeof(T) == sizeof(float) && width_ == group_.v_head_dim;
+        for (int64_t key = begin; key < end; ++key) {
+            const T* value = keys_[key] + side;
+            if (is_plain) {
+                values_[key] = reinterpret_cast<const float*>(value);
+                continue;
             }
+            float* wide = at_.values + key * width_;
+            for (int64_t v = 0; v < width_; v += LANES) store(wide + v, widen_some(value + v, group_.v_head_dim - v));
+            values_[key] = wide;
         }
     }
 
