@@ -86,8 +86,7 @@ def embedding_model() -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _native_code_as_before() -> Iterator[None]:
+def _native_code_unopened() -> Iterator[None]:
     """What a test has opened, or has found lacking, in this process is nothing to the next one."""
-    before = loaded._current
     yield
-    loaded._current = before
+    loaded._current = None

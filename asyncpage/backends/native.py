@@ -13,7 +13,6 @@ import ctypes
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 from torch import Tensor, empty, float32
 
 from asyncpage.backends.contract import (
@@ -89,12 +88,11 @@ class NativeBackend:
         """Cut the step into pieces of work. Errors: `ExecutorError` for a tree mask."""
         if batch.mask is not None:
             raise ExecutorError("the native attention backend takes no tree mask; run without tree drafts")
-        starts = np.ascontiguousarray(batch.cu_q_host, dtype=np.int32)
-        lengths = np.ascontiguousarray(batch.kv_len_host, dtype=np.int32)
+        starts, lengths = batch.cu_q.contiguous(), batch.kv_len.contiguous()
         table, slots = batch.block_table.contiguous(), batch.slots.contiguous()
         step = self._step
         step.sequences, step.tokens, step.table_stride = batch.n_seqs, len(slots), table.shape[1]
-        step.starts, step.lengths = starts.ctypes.data, lengths.ctypes.data
+        step.starts, step.lengths = starts.data_ptr(), lengths.data_ptr()
         step.table, step.slots = table.data_ptr(), slots.data_ptr()
         step.workspace, step.workspace_bytes = workspace.data_ptr(), workspace.nbytes
         if self._code.plan(self._group, step):

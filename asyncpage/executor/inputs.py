@@ -39,7 +39,7 @@ class InputBuffers:
     def __init__(self, shape: BatchShape, device: torch.device, tables: Sequence[int] | None = None) -> None:
         self._tables = list(range(shape.groups)) if tables is None else list(tables)
         self._block_size = shape.block_size
-        self._device = device
+        self._device, self._is_here = device, device.type == "cpu"
         self._tokens: NDArray[np.int64] = np.zeros(shape.max_tokens, dtype=np.int64)
         self._positions: NDArray[np.int64] = np.zeros(shape.max_tokens, dtype=np.int64)
         self._slots: NDArray[np.int64] = np.zeros((len(self._tables), shape.max_tokens), dtype=np.int64)
@@ -96,4 +96,5 @@ class InputBuffers:
         return Inputs(self._on_device(tokens), self._on_device(positions), starts, tuple(batches))
 
     def _on_device(self, column: NDArray[np.int32] | NDArray[np.int64]) -> torch.Tensor:
-        return torch.from_numpy(column).to(self._device)
+        found = torch.from_numpy(column)
+        return found if self._is_here else found.to(self._device)

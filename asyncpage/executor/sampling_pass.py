@@ -96,7 +96,9 @@ class SamplingPass:
     ) -> Outcome:
         """The same where none has drafts and all fit one slice, as in most steps: in few operations."""
         batch = self._batch
-        logits_RV = self._logits(hidden_TE[torch.from_numpy(places.astype(np.int64)).to(hidden_TE.device)])
+        if len(places) < len(hidden_TE):  # else they are all its rows, in order
+            hidden_TE = hidden_TE[torch.from_numpy(places.astype(np.int64)).to(hidden_TE.device)]
+        logits_RV = self._logits(hidden_TE)
         numbers = (batch.known[rows] - batch.prompts[rows]).astype(np.int64)
         sampled = self._sampler.sample(rows, numbers, logits_RV, batch.known_of, have_company=have_company)
         if sampled.late or sampled.failed:

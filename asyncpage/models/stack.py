@@ -103,7 +103,7 @@ class Stack:
         memory = [stream_TE, *self._buffers, last_TE]
         for buffer, tensor in zip(native.buffers, memory, strict=True):
             buffer.at, buffer.stride = tensor.data_ptr(), tensor.stride(0)
-        self._turn_to(int(positions_T.max()) + 1)
+        self._turn_to(int(positions_T.numpy().max()) + 1)
         step = None
         for piece in self._pieces:
             if not callable(piece):
