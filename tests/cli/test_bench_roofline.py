@@ -31,7 +31,7 @@ def model(tmp_path_factory: pytest.TempPathFactory, demo_model: Path) -> Path:
 
 
 def test_work_is_that_of_every_weight_and_of_attention(model: Path) -> None:
-    settings = executor_settings(EngineConfig(model=str(model), weights_dtype="float32"), model, None, None, None)
+    settings = executor_settings(EngineConfig(model=str(model), weights_dtype="float32"), model, None, None)
     vocab = 49152
     context, rows = 100, 3
     graph = read_step_graph(settings, context)
