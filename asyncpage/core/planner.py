@@ -84,9 +84,8 @@ class StepPlanner:
         self._is_owed = False  # the KV manager holds blocks back for a step that was in flight when it last settled
         self._is_saving = False  # blocks wait to be saved: steps without rows carry them when nothing runs
         self._has_drafts = False  # the last `Reserve` asked for some
-        self._decoding: NDArray[np.bool_] | None = (
-            None  # rows that do, where the next step may have prompts beside them
-        )
+        # Rows that do, where the next step may have prompts beside them.
+        self._decoding: NDArray[np.bool_] | None = None
         self._with_prompts: deque[tuple[int, int, int]] = deque()  # steps in flight: number, rows that decode, tokens
         self._free_blocks = 0  # at the last settlement; a step begins with no fewer
         self._released: list[Released] = []

@@ -107,6 +107,8 @@ def _load_runner(load: Load, undo: ExitStack, proposer: Proposer | None) -> Runn
         )
         fingerprint, stored_as = checkpoint.fingerprint, checkpoint.stored_as
         held_as = () if grids is None else held_kinds(checkpoint, settings)
+        # Variants of native code round alike and sum in other orders.
+        arithmetic = (held, *held_as, library.variant.name) if held_as and isinstance(library, Library) else (held,)
     finally:
         checkpoint.close()
     experts.connect()
@@ -135,7 +137,7 @@ def _load_runner(load: Load, undo: ExitStack, proposer: Proposer | None) -> Runn
         slot_part=SlotPart(0, demand.block_bytes),
     )
     handshake = Handshake(
-        fingerprint=_identity(fingerprint, dtype, " ".join((held, *held_as)), layout, draft),
+        fingerprint=_identity(fingerprint, dtype, " ".join(arithmetic), layout, draft),
         pid=os.getpid(),
         rank=load.rank,
         blocks=blocks,

@@ -56,10 +56,10 @@ class _Step:
 
 def stacked(model: Model, calls_of: CallsOf) -> Model:
     """The same model, run by lists where this process has native code and some of its parts have operators."""
-    library = current_library()
-    if isinstance(library, str) or not isinstance(model, Decoder) or len(parts_called(model)) == 2 * len(model.layers):
+    if not isinstance(model, Decoder) or len(parts_called(model)) == 2 * len(model.layers):
         return model
-    return Stack(model, library, calls_of)
+    library = current_library()
+    return model if isinstance(library, str) else Stack(model, library, calls_of)
 
 
 class Stack:
