@@ -49,13 +49,15 @@ class EngineConfig:
     weights_dtype: str = setting(
         "auto",
         "type in which weights are held, and widened as they are used; auto is dtype. For a model that does not fit a "
-        "CPU's memory in float32: half of it, and steps that take up to twice as long",
+        "CPU's memory in float32: half of it, and steps that take up to twice as long. Any type but auto "
+        "dequantises quantised weights",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     quantization: str = setting(
         "none",
-        "put weights that are not quantised on a grid as they are loaded, on a CPU: int8 takes a quarter of float32, "
-        "int4 less than a fifth, and steps as much less time; tables with a row for each token take 8 bits in both",
+        "put weights that lie on no grid that native code has on one as they are loaded, on a CPU: int8 takes a fourth "
+        "of float32, int4 less than a fifth, and steps as much less time; tables with a row for each token take 8 bits "
+        "in both",
         choices=("none", "int8", "int4"),
     )
     exact: bool = setting(

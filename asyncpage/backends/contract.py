@@ -232,7 +232,7 @@ class AttentionBackend(Protocol[Plan]):
     def __init__(self, spec: AttentionSpec, device: DeviceInfo, limits: Limits) -> None: ...
 
     def workspace_bytes(self, limits: Limits) -> int:
-        """Scratch memory that `plan` and `run` use; the engine owns it and shares it between groups."""
+        """Scratch memory that `plan` and `run` use; the engine owns it, some for each group."""
         ...
 
     def plan(self, batch: Batch, workspace: Tensor, slot: PlanSlot | None = None) -> Plan:

@@ -104,7 +104,7 @@ class NativeBackend:
 
     def write_kv(self, k: Tensor, v: Tensor, kv: Tensor, plan: NativePlan, params: LayerParams) -> None:
         """Store the step's keys and values, or rows, in their slots."""
-        k, v = k.to(float32), v.to(float32)
+        k, v = _rows(k), _rows(v)
         self._code.write(
             self._group, self._step, _layer(kv, params), k.data_ptr(), k.stride(0), v.data_ptr(), v.stride(0)
         )
@@ -117,8 +117,8 @@ class NativeBackend:
             out[plan.tokens :].zero_()
             if lse is not None:
                 lse[plan.tokens :].zero_()
-        q = q.to(float32)
-        is_plain = out.dtype == float32 and out[0].is_contiguous()
+        q = _rows(q)
+        is_plain = out.dtype == float32 and _is_packed(out)
         wide = out if is_plain else empty(out.shape, dtype=float32)
         self._code.run(
             self._group,
@@ -142,7 +142,7 @@ class NativeBackend:
             group=ctypes.addressof(self._group),
             step=ctypes.addressof(self._step),
             layer=ctypes.addressof(layer),
-            held=(self, kv, params, layer),
+            held=(self, params, layer),
         )
 
     def copy_tokens(self, kv: Tensor, copies: Tensor) -> None:
@@ -151,6 +151,17 @@ class NativeBackend:
         read = [kv[source, :, :, :count].clone() for source, _, count in moves]
         for (_, destination, count), found in zip(moves, read, strict=True):
             kv[destination, :, :, :count] = found
+
+
+def _is_packed(x_THD: Tensor) -> bool:
+    """Whether a token's heads lie behind one another."""
+    return x_THD.stride()[1:] == (x_THD.shape[2], 1)
+
+
+def _rows(x_THD: Tensor) -> Tensor:
+    """The same in float32, packed so."""
+    x_THD = x_THD.to(float32)
+    return x_THD if _is_packed(x_THD) else x_THD.contiguous()
 
 
 def _layer(kv: Tensor, params: LayerParams) -> LayerCall:

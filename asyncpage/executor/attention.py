@@ -74,7 +74,7 @@ class PagedAttention:
         ]
         self._host = HostSlots(arena_fd, self._pool, layout, slot_part)
         scratch = max(one.workspace_bytes(limits) for one in self._backends)
-        # Groups share it; a plan that keeps something there is made anew for each step and group in turn.
+        # Each has its own: a plan may keep something there until the last of its layers has run.
         self._workspaces = [torch.empty(scratch, dtype=torch.uint8, device=self.device) for _ in self._backends]
         self._plans: list[Any] = [None] * len(self._backends)
 

@@ -64,7 +64,6 @@ def _load_runner(load: Load, undo: ExitStack, proposer: Proposer | None) -> Runn
     threads = settings["cpu_threads"] or max(1, int(read_cores()) // ranks)
     if device.kind == "cpu":
         torch.set_num_threads(threads)
-    library = open_library(native_folder(settings), threads) if device.kind == "cpu" else None
     dtype = dtype_on(device, "float32" if settings.get("exact", False) else settings["dtype"])
     torch_dtype = getattr(torch, dtype)
     held = _held(settings.get("weights_dtype", "auto"), dtype)
@@ -82,6 +81,7 @@ def _load_runner(load: Load, undo: ExitStack, proposer: Proposer | None) -> Runn
         if is_encoder(checkpoint.config):
             open_experts(for_ranks, {}, device)
             return load_encoder(load, checkpoint, device, dtype)
+        library = open_library(native_folder(settings), threads) if device.kind == "cpu" else None
         grids = open_grids(settings, checkpoint, device, dtype)
         outline = outline_model(checkpoint.config, torch_dtype, held=torch_held, grids=without_values(grids))
         specs = outline.model.specs(kv_dtype, settings["block_size"])

@@ -16,11 +16,14 @@ import torch
 from torch import Tensor
 
 from asyncpage.errors import ModelError
+from asyncpage.kernels.loaded import current_library
 from asyncpage.kernels.quantised import FLOATS
 from asyncpage.models.experts import AllHere, ExpertHost
+from asyncpage.models.gate import native_gate, native_kind
 from asyncpage.models.layers import Embedding, HeadLinear, Linear, RowMap, TokenRows, WidenedLinear
 from asyncpage.models.quantised_linear import Grids, HeadBesideHead, QuantisedLinear, QuantisedTable, SideBySide
 from asyncpage.weights.quantise import quantised_rows
+from asyncpage.weights.stored import Grid
 
 TakeTensor = Callable[[str], Tensor]
 """tensor(name) -> the tensor, in any float dtype; `KeyError` or `ModelError` when there is none."""
@@ -108,6 +111,14 @@ class Parameters:
             return Linear(self.take(name, rows, columns).float())
         return self._table(self._grids, [name], [rows], columns, FLOATS).linear(None)
 
+    def native_gate(self, activation: RowMap) -> RowMap | None:
+        """A gate to go with native products; None where there are none, or none for this activation."""
+        kind = native_kind(activation)
+        if kind is None or self._grids is None or self._grids.products is None:
+            return None
+        library = current_library()
+        return None if isinstance(library, str) else native_gate(kind, library)
+
     def head_linear(self, weight_HIO: Tensor) -> RowMap:
         """The map of each head, from [T, heads, in] to [T, heads, out], of a tensor that was taken."""
         if self._grids is None or self._tensor is None:
@@ -160,7 +171,7 @@ class Parameters:
         for name, count in zip(names, rows, strict=True):
             if kind == FLOATS:
                 yield _bytes(self._find(name, (count, columns), self.dtype))
-            elif grids.find(name) is not None:
+            elif grids.find(name) == Grid(kind, count, columns):
                 yield from grids.blocks(name)
             else:
                 yield from quantised_rows(self._find(name, (count, columns), torch.float32).float(), kind)

@@ -164,12 +164,14 @@ class Parts:
         is_biased: bool = False,
         parameters: Parameters | None = None,
     ) -> GatedFeedForward:
-        sizes, linear = self._sizes, (parameters or self._parameters).linear
+        sizes, parameters = self._sizes, parameters or self._parameters
+        linear = parameters.linear
         rows = [2 * inner // len(stems)] * len(stems)
         return GatedFeedForward(
             gate_up=linear(stems, rows, sizes.hidden_size, is_biased=is_biased),
             down=linear([down], [sizes.hidden_size], inner, is_biased=is_biased),
             activation=sizes.activation,
+            native_gate=parameters.native_gate(sizes.activation),
         )
 
     def _norm_weight(self, name: str, width: int) -> Tensor:

@@ -19,10 +19,11 @@ from torch import Tensor
 
 from asyncpage.kernels.loaded import Library, current_library
 from asyncpage.kernels.quantised import kind_number
-from asyncpage.kernels.stack import Activation, AttentionCalls, Instruction, NativeStack, Operation
+from asyncpage.kernels.stack import AttentionCalls, Instruction, NativeStack, Operation
 from asyncpage.models.attention import AttentionPart, SelfAttention
 from asyncpage.models.decoder import Decoder, DecoderLayer
-from asyncpage.models.layers import ACTIVATIONS, GatedFeedForward, HeadNorm, RmsNorm, RowMap, WideRmsNorm
+from asyncpage.models.gate import native_kind
+from asyncpage.models.layers import GatedFeedForward, HeadNorm, RmsNorm, RowMap, WideRmsNorm
 from asyncpage.models.model import Attend, Model
 from asyncpage.models.quantised_linear import QuantisedLinear, SideBySide
 from asyncpage.models.rope import Angles, Rope
@@ -34,13 +35,6 @@ _STREAM, _NORMED, _WIDE, _NARROW, _LAST = range(5)
 """Buffers: the residual stream, what norms make of it, outputs of wide products, what goes into the next, the end."""
 
 _FIRST_POSITIONS = 1024
-
-_ACTIVATIONS = {
-    id(ACTIVATIONS["silu"]): Activation.SILU,
-    id(ACTIVATIONS["gelu_new"]): Activation.GELU_TANH,
-    id(ACTIVATIONS["gelu_pytorch_tanh"]): Activation.GELU_TANH,
-    id(ACTIVATIONS["relu"]): Activation.RELU,
-}
 
 _Call = Callable[["_Step"], None]
 
@@ -172,7 +166,7 @@ class _Builder:
         forward = layer.feed_forward
         if isinstance(forward, GatedFeedForward) and not why_feed_forward_is_called(forward):
             self.product(forward.gate_up, source, _WIDE)
-            kind = _ACTIVATIONS[id(forward.activation)]
+            kind = native_kind(forward.activation)
             self._put(Operation.GATE, _WIDE, _NARROW, _outputs(forward.gate_up) // 2, kind=kind)
             self._add_product(forward.down, layer.after_feed_forward, width)
         else:
@@ -279,7 +273,7 @@ def why_feed_forward_is_called(forward: RowMap) -> str:
     """The same for what is behind it."""
     if not isinstance(forward, GatedFeedForward):
         return f"no operators for {type(forward).__name__}"
-    if id(forward.activation) not in _ACTIVATIONS:
+    if native_kind(forward.activation) is None:
         return "no operator for its activation"
     return _why_called(forward.gate_up, forward.down)
 

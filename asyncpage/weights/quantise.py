@@ -2,8 +2,8 @@
 
 `models.parameter` asks, where quantising on load was asked for.
 
-INVARIANT: a weight is moved by half a step of its block's grid at most, and by what rounding the step to half precision
-adds.
+INVARIANT: a weight is moved by half a step of its block's grid at most, and by what rounding the step, and the least
+weight of four bits, to half precision adds.
 """
 
 from __future__ import annotations

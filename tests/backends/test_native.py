@@ -159,3 +159,18 @@ def test_what_python_hands_over_is_laid_out_as_the_library_has_it() -> None:
     """Every field takes eight bytes, so that none is padded."""
     for struct in (native.Group, native.StepPlan, native.LayerCall):
         assert ctypes.sizeof(struct) == 8 * len(struct._fields_)
+
+
+def test_heads_that_lie_apart_are_read_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As views of one product that has a head's query, key and value side by side."""
+    scene = Scene(spec_of(q_heads=2, kv_heads=2), [40], 1, monkeypatch)
+    wanted = scene.step([(0, 0, 40)])[0]
+    apart = [torch.full((40, 2, 3, 64), torch.nan) for _ in range(3)]
+    for strewn, of in zip(apart, (scene.q, scene.k, scene.v), strict=True):
+        strewn[:, :, 1] = of[0]
+        of[0] = strewn[:, :, 1]
+    monkeypatch.setattr(torch, "cat", lambda parts, dim=0: parts[0] if len(parts) == 1 else cat(parts, dim))
+    assert torch.equal(scene.step([(0, 0, 40)])[0], wanted)
+
+
+cat = torch.cat

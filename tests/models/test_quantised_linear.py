@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ from torch.nn import functional
 from asyncpage.errors import ModelError
 from asyncpage.kernels.quantised import LAYOUTS, QuantisedProducts, table_bytes
 from asyncpage.models.parameter import Parameters
-from asyncpage.models.quantised_linear import Grids, QuantisedEmbedding, QuantisedLinear, SideBySide
+from asyncpage.models.quantised_linear import Grids, MadeGrid, QuantisedEmbedding, QuantisedLinear, SideBySide
 from asyncpage.models.registry import build_model, outline_model
 from asyncpage.weights.checkpoint import open_checkpoint
 from asyncpage.weights.stored import Grid
@@ -125,9 +126,11 @@ class File:
             return torch.arange(len(self.values[name.replace("bias", "weight")])).float()
         return torch.from_numpy(self.values[name])
 
+    def grids(self) -> Grids:
+        return Grids(self.grid, self.blocks, LANES, cast(QuantisedProducts, ExactProducts()))
+
     def parameters(self) -> Parameters:
-        grids = Grids(self.grid, self.blocks, LANES, cast(QuantisedProducts, ExactProducts()))
-        return Parameters(self.tensor, torch.float32, grids=grids)
+        return Parameters(self.tensor, torch.float32, grids=self.grids())
 
 
 @pytest.mark.parametrize(
@@ -157,6 +160,13 @@ def test_a_matrix_of_another_shape_than_the_config_asks_for_is_refused_by_name()
     file = File({"q.weight": "Q8_0"}, 11, 64)
     with pytest.raises(ModelError, match=r"tensor q\.weight has shape \[11, 64\], the config asks for \[12, 64\]"):
         file.parameters().linear(["q"], [12], 64)
+
+
+def test_one_of_another_shape_is_refused_by_name_too_where_matrices_are_put_on_grids() -> None:
+    file = File({"q.weight": "Q4_1"}, 11, 64)
+    grids = replace(file.grids(), made=MadeGrid("Q8_0", "Q8_0"))
+    with pytest.raises(ModelError, match=r"tensor q\.weight has shape \[11, 64\], the config asks for \[12, 64\]"):
+        Parameters(file.tensor, torch.float32, grids=grids).linear(["q"], [12], 64)
 
 
 def test_native_code_is_never_called_with_what_it_would_trust_and_is_not_so() -> None:

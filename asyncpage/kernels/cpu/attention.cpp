@@ -75,7 +75,7 @@ struct Job {
 
     // Memory that nobody else uses: there is some for each thread.
     int64_t claim() const {
-        for (int64_t i = 0;; i = (i + 1) % group.threads) {
+        for (int64_t i = 0;; i = (i + 1) % std::min(group.threads, MOST_THREADS)) {
             if (!taken[i].exchange(true, std::memory_order_acquire)) return i;
         }
     }
