@@ -102,8 +102,9 @@ async def send_all(
         finished += 1
         progress(finished, len(prompts))
 
-    # Without these limits aiohttp would queue requests itself and cut long answers off.
-    connector = aiohttp.TCPConnector(limit=0)
+    # Without these limits aiohttp would queue requests itself and cut long answers off. Some servers end connections
+    # that wait, just as the next request goes out.
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
     timeout = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(headers=_headers(plan.api_key), connector=connector, timeout=timeout) as session:
         started = now()
