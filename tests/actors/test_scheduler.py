@@ -309,7 +309,7 @@ def test_prompts_join_rows_that_decode_in_slices_that_take_no_longer_than_these_
     first, *later = house.steps[3:]
     assert first.counts.tolist() == [1, 24]  # what the first prompt told: 24 tokens take 24 ms
     mixed = [step.counts for step in later if step.counts.max() > 1]
-    assert all(24 <= counts.sum() <= 28 for counts in mixed[:-1])
+    assert all(23 <= counts.sum() <= 25 for counts in mixed[:-1])  # within a token of it, as slices are whole tokens
     both = [step for step in house.steps[3:] if len(step.rows) and 0 in step.rows]
     assert all(step.counts[step.rows.tolist().index(0)] == 1 for step in both)  # and it got its token in every step
     assert {end.reason for end in house.outcomes.ends.values()} == {"length"}
