@@ -210,6 +210,9 @@ class AttentionBackend(Protocol[Plan]):
     q_heads, v_head_dim]; `k`, `v`: [tokens, kv_heads, head_dim] and v_head_dim, in the spec's dtype, last axis
     contiguous. Kind "mla": `k` are the rows, once for all heads in the layout too; `v` is a view of their first items
     and need not be read.
+
+    A backend on a CPU may have `calls(kv, params)` beside these hooks, which gives a layer's `write_kv` and `run` as C
+    functions (`kernels.stack.AttentionCalls`): then a list of native operators attends without coming back to Python.
     """
 
     api: ClassVar[int]

@@ -26,7 +26,7 @@ from asyncpage.backends.contract import (
     PlanSlot,
 )
 from asyncpage.backends.cpu_plan import CpuPlan, Piece, Workspace, cut
-from asyncpage.backends.cpu_spec import refusals, sides
+from asyncpage.backends.spec_kinds import cpu_refusals, sides
 from asyncpage.errors import ExecutorError
 
 # Score matrices of the explicit path are cut into query tiles of at most this many items (16 MiB of float32).
@@ -43,7 +43,7 @@ class CpuBackend:
     @classmethod
     def unsupported(cls, spec: AttentionSpec, device: DeviceInfo) -> list[str]:
         """Refuses accelerators, other kinds than causal multi-head and latent attention, and quantised caches."""
-        return refusals(spec, device)
+        return cpu_refusals(spec, device)
 
     @classmethod
     def kv_layout(cls, spec: AttentionSpec, device: DeviceInfo) -> KVLayout:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asyncpage.backends.contract import ITEM_BYTES, AttentionSpec, Batch, Limits
-from asyncpage.backends.cpu_spec import sides
+from asyncpage.backends.spec_kinds import sides
 
 # Padded gathers win up to 8 sequences; a gather of 2 MiB stays close to the caches while it is used, and beyond a
 # quarter of padding one more call is cheaper than the padding.

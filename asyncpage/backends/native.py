@@ -25,7 +25,7 @@ from asyncpage.backends.contract import (
     Limits,
     PlanSlot,
 )
-from asyncpage.backends.cpu_spec import refusals, sides
+from asyncpage.backends.spec_kinds import cpu_refusals, sides
 from asyncpage.errors import ExecutorError
 from asyncpage.kernels.attention import KV_KINDS, Group, LayerCall, NativeAttention, StepPlan
 from asyncpage.kernels.loaded import Library, current_library, lack
@@ -50,7 +50,7 @@ class NativeBackend:
     @classmethod
     def unsupported(cls, spec: AttentionSpec, device: DeviceInfo) -> list[str]:
         """Refuses what no CPU backend serves, and machines that native code cannot be built on."""
-        reasons = refusals(spec, device)
+        reasons = cpu_refusals(spec, device)
         if device.kind == "cpu" and (lacking := lack()):
             reasons.append(f"needs native code: {lacking}")
         return reasons

@@ -22,6 +22,7 @@ from asyncpage.backends.contract import (
     Limits,
     PlanSlot,
 )
+from asyncpage.backends.spec_kinds import refusals, sides
 from asyncpage.errors import ExecutorError
 
 
@@ -53,16 +54,7 @@ class ReferenceBackend:
     @classmethod
     def unsupported(cls, spec: AttentionSpec, device: DeviceInfo) -> list[str]:
         """Refuses other kinds than causal multi-head and latent attention, and quantised caches."""
-        reasons = []
-        if spec.kind not in ("mha", "mla"):
-            reasons.append(f"needs kind mha or mla, found {spec.kind}")
-        if not spec.causal:
-            reasons.append("needs causal attention")
-        if spec.kind == "mha" and spec.v_head_dim != spec.head_dim:
-            reasons.append(f"needs values as wide as keys, found {spec.v_head_dim} and {spec.head_dim}")
-        if spec.kv_dtype not in ITEM_BYTES or spec.kv_scales != "none":
-            reasons.append(f"needs an unscaled float KV cache, found {spec.kv_dtype} with scales {spec.kv_scales}")
-        return reasons
+        return refusals(spec, ITEM_BYTES)
 
     @classmethod
     def kv_layout(cls, spec: AttentionSpec, device: DeviceInfo) -> KVLayout:
@@ -70,8 +62,7 @@ class ReferenceBackend:
 
         Latent rows are keys and values at once.
         """
-        sides = 1 if spec.kind == "mla" else 2
-        return KVLayout((-1, spec.block_size, sides, spec.kv_heads, spec.head_dim), spec.kv_dtype)
+        return KVLayout((-1, spec.block_size, sides(spec), spec.kv_heads, spec.head_dim), spec.kv_dtype)
 
     def __init__(self, spec: AttentionSpec, device: DeviceInfo, limits: Limits) -> None:
         self._spec = spec
