@@ -16,13 +16,14 @@ ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "scripts" / "build_wheel"
 
 ASK = """
+import ctypes
 import sys
 from pathlib import Path
 from asyncpage.kernels import native, variant
 from asyncpage.kernels.quantised import QuantisedProducts
 for one in variant.suitable_variants(variant.read_processor()):
     found = native.build(Path(sys.argv[1]), variant=one)
-    QuantisedProducts(found.path, 1)
+    QuantisedProducts(ctypes.CDLL(str(found.path)), 1)
     print(found.state, found.reason, found.path.parent.name)
 """
 

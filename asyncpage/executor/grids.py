@@ -44,7 +44,7 @@ def open_grids(settings: Mapping[str, Any], checkpoint: Checkpoint, device: Devi
         raise UsageError(f"--quantization needs native code, and there is none: {library}; leave it out")
     if isinstance(library, str) or not _is_wanted(settings, checkpoint, device, dtype):
         return None
-    products = QuantisedProducts(library.path, library.threads)
+    products = QuantisedProducts(library.code, library.threads)
     return Grids(checkpoint.grid, checkpoint.blocks, library.variant.lanes, products, _made(settings))
 
 

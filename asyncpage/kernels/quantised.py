@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -63,13 +62,12 @@ def table_bytes(kind: str, rows: int, columns: int, lanes: int) -> int:
 
 
 class QuantisedProducts:
-    """The library at `path`, working on `threads` threads. Errors of the constructor: `OSError`, it does not load.
+    """Of `library`, working on `threads` threads.
 
     Addresses are of contiguous memory; that it is there and large enough is the caller's care.
     """
 
-    def __init__(self, path: Path, threads: int) -> None:
-        library = ctypes.CDLL(str(path))
+    def __init__(self, library: ctypes.CDLL, threads: int) -> None:
         self._threads = threads
         self._pack, self._read, self._linear = (
             getattr(library, f"asyncpage_{name}") for name in ("pack", "read", "linear")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -52,7 +53,7 @@ def make(library: Native, kind: str, rows: int, columns: int, *, threads: int = 
     blocks = random_blocks(kind, rows, columns, seed)
     assert library.path is not None
     assert library.variant is not None
-    products = QuantisedProducts(library.path, threads)
+    products = QuantisedProducts(ctypes.CDLL(str(library.path)), threads)
     taken = table_bytes(kind, rows, columns, library.variant.lanes)
     data = torch.zeros(taken + 64, dtype=torch.uint8)
     data = data[-data.data_ptr() % 64 :][:taken]

@@ -92,7 +92,7 @@ class Scene:
 
 def on_tables(checkpoint: Checkpoint, library: Library, *, is_on_grid: bool) -> Grids:
     grid = checkpoint.grid if is_on_grid else (lambda name: None)
-    products = QuantisedProducts(library.path, library.threads)
+    products = QuantisedProducts(library.code, library.threads)
     return Grids(grid, checkpoint.blocks, library.variant.lanes, products)
 
 
