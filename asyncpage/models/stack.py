@@ -113,7 +113,8 @@ class Stack:
         """Have the angles of all positions before `end`; what is there stays as it is."""
         if end <= self._positions:
             return
-        more = torch.arange(self._positions, max(end, 2 * self._positions, _FIRST_POSITIONS))
+        most = min(max(2 * self._positions, _FIRST_POSITIONS), self.max_model_len)
+        more = torch.arange(self._positions, max(end, most))
         for number, rope in enumerate(self.decoder.ropes):
             found = [part[:, 0].contiguous() for part in rope.angles(more, torch.float32)]
             if self._angles[number]:
