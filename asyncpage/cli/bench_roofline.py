@@ -56,7 +56,9 @@ def _declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batches", default="1,8,32", metavar="N,M", help="rows of steps that decode (default 1,8,32)")
     parser.add_argument("--prompt", type=int, default=1024, metavar="TOKENS", help="of the prompt (default 1024)")
     parser.add_argument(
-        "--random-weights", metavar="SHAPE", help="instead of a model: hidden x intermediate x layers, 4-bit weights"
+        "--random-weights",
+        metavar="SHAPE",
+        help="instead of a model: hidden x intermediate x layers, in 4 bits, with the demo's tokens",
     )
     parser.add_argument("--keep", type=Path, metavar="FILE", help="write that model here, and leave it")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
@@ -82,6 +84,8 @@ def _run(arguments: argparse.Namespace, environment: Environment) -> int:
     shape = Shape.parse(arguments.random_weights)
     with tempfile.TemporaryDirectory(prefix="asyncpage-") as folder:
         path = arguments.keep or Path(folder) / "random.gguf"
+        if path.exists():
+            raise UsageError(f"--keep {path} is there already; name another file, or remove it")
         _write(path, shape)
         return _show(replace(settings.engine, model=str(path)), arguments, batches)
 
