@@ -69,7 +69,9 @@ def _run(arguments: argparse.Namespace, environment: Environment) -> int:
 
 
 async def _serve(settings: Settings, manager: ServiceManager) -> int:
+    from asyncpage.caches import native_folder
     from asyncpage.engine import AsyncEngine
+    from asyncpage.kernels.native import look
     from asyncpage.server.http_server import serve_http
 
     interrupts = Interrupts()
@@ -92,6 +94,8 @@ async def _serve(settings: Settings, manager: ServiceManager) -> int:
 
     with interrupts.listening(stopping):
         _say(f"loading {settings.engine.model}")
+        if settings.engine.device != "cuda" and (code := look(native_folder())).state == "unbuilt":
+            _say(f"native code: {code.reason}; this once it takes some seconds more")
         engine = await interrupts.unless_shutdown(AsyncEngine.start(settings.engine, on_death=died))
         if engine is not None:
             keep_what_is_loaded()
