@@ -228,6 +228,10 @@ class PrefixChain:
     # --- holding and forgetting ---------------------------------------------------------------------------------------
 
     def publish(self, branch: _Node, name: bytes, tokens: bytes, blocks: Sequence[int]) -> _Node | None:
+        if not any(blocks):
+            # It is kept when something comes behind it: a node of its own until then, as whatever else has the name
+            # may go before that.
+            return _Node(name, tokens, self._gone, branch)
         parent = branch if branch.is_kept else self._kept(branch)
         if parent is None:
             return None
@@ -235,14 +239,13 @@ class PrefixChain:
         if node is not None:
             return self._filled(node, parent, tokens, blocks)
         node = _Node(name, tokens, tuple(blocks), parent)
-        if node.blocks != self._gone:  # else it is kept when something comes behind it
-            self._keep(node, parent)
-            places = self._places
-            for block in node.blocks:
-                if block:
-                    places[block] = node
-            if self.tells_stored and self.listener is not None:
-                self.listener.stored(name, parent.name, tokens)
+        self._keep(node, parent)
+        places = self._places
+        for block in node.blocks:
+            if block:
+                places[block] = node
+        if self.tells_stored and self.listener is not None:
+            self.listener.stored(name, parent.name, tokens)
         return node
 
     def publish_tail(self, branch: _Node, tokens: bytes, blocks: Sequence[int]) -> None:

@@ -604,3 +604,39 @@ def test_a_shared_prompt_that_many_leave_and_are_forgotten_is_one_edge_again() -
     (root,) = tree._tree.roots.values()
     (edge,) = root.children.values()
     assert (len(edge.run), edge.children) == (1600, {})
+
+
+# --- blocks that a row has dropped before it names them ---------------------------------------------------------------
+
+
+def names_of(tokens: Sequence[int], size: int) -> tuple[bytes, ...]:
+    return prefix_of(ROOTS[0], tokens, size).names
+
+
+@pytest.mark.parametrize("index_class", INDEXES)
+def test_dropped_blocks_that_nothing_came_behind_are_in_nobodys_way(index_class: type[PrefixIndex]) -> None:
+    index, size = index_class((window(1),), 2), 2
+    branch = index.begin(ROOTS[0])
+    for name, tokens in zip(names_of([5, 6, 7, 8], size), ([5, 6], [7, 8]), strict=True):
+        followed = index.publish(branch, name, int32(tokens), [0])
+        assert followed is not None
+        branch = followed
+    other = names_of([5, 9], size)[0]
+    index.publish(index.begin(ROOTS[0]), other, int32([5, 9]), [3])
+    match = index.match(prefix_of(ROOTS[0], [5, 6], size), 2)
+    assert (match.blocks, match.donors, match.tail) == (((),), (3,), 1)
+
+
+@pytest.mark.parametrize("index_class", INDEXES)
+def test_a_row_goes_on_behind_a_dropped_block_when_its_namesake_is_forgotten(index_class: type[PrefixIndex]) -> None:
+    index, size = index_class((window(2),), 2), 2
+    first, second = names_of([5, 6, 7, 8], size)
+    held = index.publish(index.begin(ROOTS[0]), first, int32([5, 6]), [1])
+    assert held is not None
+    index.publish_tail(held, int32([7]), [2])  # keeps the block before it in its place
+    index.forget(1)
+    branch = index.publish(index.begin(ROOTS[0]), first, int32([5, 6]), [0])
+    assert branch is not None
+    index.forget(2)
+    assert index.publish(branch, second, int32([7, 8]), [3]) is not None
+    assert index.match(prefix_of(ROOTS[0], [5, 6, 7, 8], size), 4).blocks == ((0, 3),)
